@@ -1,0 +1,42 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both build .venv from requirements.lock first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+help: ## Show what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(READY) ## Build .venv from the lock file
+
+demo: $(READY) ## Place orders here, see them reserved over there, on embedded services
+	$(BIN)/counterfoil demo
+
+test: lint ## Run all checks and tests (real PostgreSQL; real Apache Kafka where Java is)
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## Style, types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) ## Measure against baselines in interleaved runs
+	$(BIN)/python -m tests.benchmarks
+
+lock: $(READY) ## Renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --upgrade --output-file requirements.lock
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+
+.PHONY: help install demo test lint bench lock clean
