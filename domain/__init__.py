@@ -1,0 +1,1 @@
+"""What the business decides. No database, no Kafka, and nothing of ours outside this package."""

@@ -1,0 +1,79 @@
+"""Base of the applications: load an aggregate, decide, save; again when another writer was faster."""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from eventsourcing.application import AggregateNotFoundError
+from eventsourcing.application import Application as LibraryApplication
+from eventsourcing.persistence import IntegrityError, Mapper
+from eventsourcing.utils import EnvType
+
+from domain.base import Aggregate
+from domain.errors import CounterfoilError
+from domain.event_mapper import EventMapper
+
+TAggregate = TypeVar("TAggregate", bound=Aggregate)
+TResult = TypeVar("TResult")
+
+
+@dataclass(eq=False)
+class VersionConflict(CounterfoilError):
+    """Other writers changed the aggregate on every attempt; nothing of this command was stored.
+
+    What to do: send the same command again, later. It is safe: commands are idempotent.
+    """
+
+    attempts: int
+
+    def __str__(self) -> str:
+        return f"Other writers were faster {self.attempts} times. Nothing was stored; send the command again."
+
+
+class Application(LibraryApplication[str]):
+    """An event-sourced application whose aggregates have text ids.
+
+    Without an `env` it keeps its events in memory, which is meant for tests. With the settings of
+    `infrastructure.event_store` it keeps them in PostgreSQL, and nothing else changes.
+    """
+
+    attempts: ClassVar[int] = 10
+
+    def __init__(self, env: EnvType | None = None) -> None:
+        _refuse_unsupported_settings(env or {})
+        super().__init__(env)
+
+    def construct_mapper(self) -> Mapper[str]:
+        return EventMapper()
+
+    def find(self, aggregate_class: type[TAggregate], aggregate_id: str) -> TAggregate | None:
+        """The aggregate as its stored events make it, or None. Raises UnknownTopic, UnreadableEvent."""
+        try:
+            aggregate: Aggregate = self.repository.get(aggregate_id)
+        except AggregateNotFoundError:
+            return None
+        if not isinstance(aggregate, aggregate_class):
+            raise TypeError(f"{aggregate_id!r} is a {type(aggregate).__qualname__}")
+        return aggregate
+
+    def until_saved(self, decide: Callable[[], TResult]) -> TResult:
+        """Calls `decide` (load, decide, save), and again from the start when its save met a version conflict.
+
+        Waits a few milliseconds at random between attempts. Raises VersionConflict after `attempts`.
+        """
+        for attempt in range(self.attempts):
+            try:
+                return decide()
+            except IntegrityError:
+                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # noqa: S311
+        raise VersionConflict(self.attempts)
+
+
+def _refuse_unsupported_settings(env: EnvType) -> None:
+    """The library would encrypt or compress on these; our mapper does not, and must not do so in silence."""
+    for name in ("CIPHER_TOPIC", "CIPHER_KEY", "COMPRESSOR_TOPIC", "TRANSCODER_TOPIC", "MAPPER_TOPIC"):
+        if env.get(name) or os.environ.get(name):
+            raise ValueError(f"{name} is set, but stored events are plain JSON here: unset it")

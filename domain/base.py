@@ -1,0 +1,115 @@
+"""What an aggregate is made of: its events, their stored topics, and the commands it takes.
+
+A stored topic is durable data. It is a short text that we choose (`order`, `order.placed`), never an
+import path, so that a class can be moved or renamed without touching what is stored.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from eventsourcing.domain import BaseAggregate, CanInitAggregate, CanMutateAggregate
+from eventsourcing.utils import TopicError, register_topic
+from pydantic import AwareDatetime, BaseModel, ConfigDict, field_validator
+
+from domain.errors import CounterfoilError, DomainError
+
+__all__ = ["Aggregate", "Command", "CounterfoilError", "DomainError", "DomainEvent", "stored_topics"]
+
+
+class Command(BaseModel):
+    """Validated input. Construction raises pydantic.ValidationError, each error naming its field."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class DomainEvent(BaseModel):
+    """A private fact of one aggregate, frozen and strictly typed.
+
+    originator_id: the aggregate's id. originator_version: 1, 2, 3 ... within the aggregate.
+    timestamp: when the decision was recorded, with a zone.
+
+    To change the shape of a stored event, raise `class_version` and add a static method
+    `upcast_v1_v2(state: dict) -> None` that turns the old stored state into the new one in place.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    TOPIC: ClassVar[str]
+    class_version: ClassVar[int] = 1
+
+    originator_id: str
+    originator_version: int
+    timestamp: AwareDatetime
+
+
+class Aggregate(BaseAggregate[str]):
+    """Base of all aggregates: `class Order(Aggregate, topic="order")`.
+
+    Each nested event class gets the stored topic `<aggregate topic>.<event name in snake case>`:
+    `Order.Placed` is stored as `order.placed`. An event class that was renamed keeps its stored topic
+    by declaring `TOPIC = "order.placed"`. Events inherited from another aggregate get topics of their
+    own. Two classes with one topic are refused when the second is defined, with TopicError.
+    """
+
+    TOPIC: ClassVar[str]
+
+    class Event(DomainEvent, CanMutateAggregate[str]):
+        def _as_dict(self) -> dict[str, Any]:
+            return dict(self)
+
+    class Created(Event, CanInitAggregate[str]):
+        originator_topic: str
+
+        @field_validator("originator_topic")
+        @classmethod
+        def _must_be_an_aggregate_of_ours(cls, topic: str) -> str:
+            """The library would import what it does not know; what a row says must never be imported."""
+            if topic not in _aggregates:
+                raise ValueError("no aggregate has this topic")
+            return topic
+
+    def __init_subclass__(cls, *, topic: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(topic, cls, _aggregates)
+        cls.TOPIC = topic
+        for event_class in _own_event_classes(cls):
+            if "TOPIC" not in _declared_in_place(event_class):
+                event_class.TOPIC = f"{topic}.{_snake_case(event_class.__name__)}"
+            _register(event_class.TOPIC, event_class, _events)
+
+
+_aggregates: dict[str, type[Aggregate]] = {}
+_events: dict[str, type[Aggregate.Event]] = {}
+
+
+def stored_topics() -> Mapping[str, type[Aggregate.Event]]:
+    """Every stored topic that this process can read, with the class it becomes. A live, read-only view."""
+    return MappingProxyType(_events)
+
+
+def _own_event_classes(aggregate: type[Aggregate]) -> list[type[Aggregate.Event]]:
+    """The library gives each aggregate its own subclass of every event, inherited ones included."""
+    return [
+        value
+        for name, value in vars(aggregate).items()
+        if isinstance(value, type) and issubclass(value, Aggregate.Event) and name not in ("Event", "Created")
+    ]
+
+
+def _declared_in_place(event_class: type[Aggregate.Event]) -> set[str]:
+    """Names declared in the event's own class body, which the library may have wrapped in a subclass."""
+    wrapped = [base for base in event_class.__bases__ if base.__qualname__ == event_class.__qualname__]
+    return {name for class_ in (event_class, *wrapped) for name in vars(class_)}
+
+
+def _register(topic: str, class_: type[Any], registry: dict[str, type[Any]]) -> None:
+    if topic in _aggregates or topic in _events:
+        raise TopicError(f"The topic {topic!r} is taken; give {class_.__qualname__} a topic of its own")
+    registry[topic] = class_
+    register_topic(topic, class_)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

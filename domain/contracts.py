@@ -1,0 +1,76 @@
+"""Base of the public contracts: what the house tells the world, frozen and versioned."""
+
+from typing import Annotated, ClassVar, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, field_validator
+from pydantic.alias_generators import to_camel
+
+from domain.values import UtcTime
+
+EventId = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[!-~]+$")]
+"""1 to 128 visible ASCII characters. Ours are `evt_` and the 32 hexadecimal digits of a UUID."""
+
+
+class ContractPart(BaseModel):
+    """A value inside a contract."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
+
+class Contract(ContractPart):
+    """One version of one public event.
+
+    A subclass declares `event_type` and `schema_version` as one-value Literals, the Kafka topic it
+    travels on, and `key`. Reading ignores fields it does not know, so that adding one breaks nobody;
+    everything else is strict: whole numbers are whole numbers, times have zones.
+
+    Constructing or reading raises pydantic.ValidationError, which names fields and never shows values.
+    """
+
+    topic: ClassVar[str]
+
+    event_id: EventId
+    event_type: str
+    schema_version: int
+    occurred_at: UtcTime
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _only_an_integer(cls, version: object) -> object:
+        """A Literal compares by value, so that true and 1.0 would pass for 1."""
+        if type(version) is not int:
+            raise ValueError("must be an integer")
+        return version
+
+    @property
+    def key(self) -> str:
+        """What orders the events: all events of one key stay in order within the topic."""
+        raise NotImplementedError
+
+    @classmethod
+    def contract_type(cls) -> str:
+        (name,) = get_args(cls.model_fields["event_type"].annotation)
+        return str(name)
+
+    @classmethod
+    def contract_version(cls) -> int:
+        (version,) = get_args(cls.model_fields["schema_version"].annotation)
+        return int(version)
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Self:
+        return cls.model_validate_json(value)
+
+    def to_bytes(self) -> bytes:
+        """The contract as JSON, fields in declared order, absent optional fields left out. Always the same bytes."""
+        return self.model_dump_json(exclude_none=True).encode()

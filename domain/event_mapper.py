@@ -1,0 +1,160 @@
+"""Between a domain event and the bytes that are stored of it.
+
+The stored state is the event's JSON without its identity (`originator_id`, `originator_version`),
+which stands in columns of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from eventsourcing.domain import DomainEventProtocol
+from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from domain.base import Aggregate, stored_topics
+from domain.errors import CounterfoilError
+
+_IDENTITY = {"originator_id", "originator_version"}
+
+
+@dataclass(eq=False)
+class UnknownTopic(CounterfoilError):
+    """A stored event whose topic no class in this process has. It is never skipped and never guessed.
+
+    What to do: run code that has the class, or give the renamed class its old topic back.
+    """
+
+    topic: str
+    originator_id: str
+    originator_version: int
+
+    def __str__(self) -> str:
+        return (
+            f"No event class has the stored topic {self.topic!r} (event {self.originator_version} of "
+            f"{self.originator_id}). Load the code that has it, or declare TOPIC on the renamed class."
+        )
+
+
+@dataclass(eq=False)
+class UnreadableEvent(CounterfoilError):
+    """A stored event that does not become its class: a field is missing or wrong, or it is of a newer version.
+
+    problem: what is wrong, naming fields, never values.
+    What to do: add the conversion step (`upcast_v1_v2`) that the old shape needs, or run newer code.
+    """
+
+    topic: str
+    originator_id: str
+    originator_version: int
+    stored_version: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"The stored event {self.topic!r} v{self.stored_version} (event {self.originator_version} of "
+            f"{self.originator_id}) cannot be read: {self.problem}. Add the upcast it needs or run newer code."
+        )
+
+
+class EventMapper(Mapper[str]):
+    """Maps domain events to stored events and back.
+
+    Guarantees: an event that is returned is complete and valid, never half-built; the same stored
+    event always gives an equal domain event; reading imports no module that a row names.
+    Raises UnknownTopic and UnreadableEvent.
+    """
+
+    def __init__(self) -> None:
+        """Takes no transcoder: the event classes know their own JSON."""
+        super().__init__(JSONTranscoder())
+
+    def to_stored_event(self, domain_event: DomainEventProtocol[str]) -> StoredEvent:
+        if not isinstance(domain_event, Aggregate.Event):
+            raise TypeError(f"{type(domain_event).__qualname__} is not an Aggregate.Event")
+        state = domain_event.model_dump_json(exclude=_IDENTITY).encode()
+        version = type(domain_event).class_version
+        if version > 1:
+            state = b'{"class_version":%d,%s' % (version, state[1:])
+        return StoredEvent(
+            originator_id=domain_event.originator_id,
+            originator_version=domain_event.originator_version,
+            topic=type(domain_event).TOPIC,
+            state=state,
+        )
+
+    def to_domain_event(self, stored_event: StoredEvent) -> Aggregate.Event:
+        event_class = stored_topics().get(stored_event.topic)
+        if event_class is None:
+            raise UnknownTopic(stored_event.topic, str(stored_event.originator_id), stored_event.originator_version)
+        state = _in_current_shape(event_class, stored_event)
+        try:
+            event = event_class.model_validate_json(_with_identity(state, stored_event))
+        except ValidationError as error:
+            raise _unreadable(stored_event, event_class.class_version, _problem(error)) from None
+        if (event.originator_id, event.originator_version) != (
+            stored_event.originator_id,
+            stored_event.originator_version,
+        ):
+            raise _unreadable(stored_event, event_class.class_version, "the state names another event")
+        return event
+
+
+def _with_identity(state: bytes, stored_event: StoredEvent) -> bytes:
+    """One JSON object of the state and the identity, spliced: parsing the state twice would double the cost."""
+    if not state.startswith(b"{"):
+        return state
+    return b'{"originator_id":%s,"originator_version":%d,%s' % (
+        to_json(stored_event.originator_id),
+        stored_event.originator_version,
+        state[1:],
+    )
+
+
+def _in_current_shape(event_class: type[Aggregate.Event], stored_event: StoredEvent) -> bytes:
+    """The state as today's class has it, through every upcast between its version and today's."""
+    state = bytes(stored_event.state)
+    current = event_class.class_version
+    if current == 1 and b'"class_version"' not in state:
+        return state
+    try:
+        fields: dict[str, Any] = from_json(state)
+        version = fields.pop("class_version", 1)
+    except (ValueError, AttributeError, TypeError):
+        raise _unreadable(stored_event, current, "the state is not a JSON object") from None
+    if version > current:
+        raise _unreadable(stored_event, version, f"this process knows versions up to {current}")
+    for step in range(version, current):
+        _upcast(event_class, step, fields, stored_event)
+    return to_json(fields)
+
+
+def _upcast(
+    event_class: type[Aggregate.Event], version: int, fields: dict[str, Any], stored_event: StoredEvent
+) -> None:
+    step = getattr(event_class, f"upcast_v{version}_v{version + 1}", None)
+    if step is None:
+        raise _unreadable(stored_event, version, f"there is no upcast_v{version}_v{version + 1}")
+    try:
+        step(fields)
+    except Exception as error:
+        problem = f"upcast_v{version}_v{version + 1} failed with {type(error).__name__}"
+        raise _unreadable(stored_event, version, problem) from error
+
+
+def _problem(error: ValidationError) -> str:
+    """Names fields and reasons, never values: an error text ends in logs."""
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'state'}: {each['msg']}"
+        for each in error.errors(include_input=False, include_context=False)
+    )
+
+
+def _unreadable(stored_event: StoredEvent, version: int, problem: str) -> UnreadableEvent:
+    return UnreadableEvent(
+        stored_event.topic,
+        str(stored_event.originator_id),
+        stored_event.originator_version,
+        version,
+        problem,
+    )

@@ -1,0 +1,54 @@
+"""Value types that commands, events and contracts share. Each refuses what JSON, PostgreSQL or Kafka would bend."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
+
+from domain.money import MINOR_UNITS
+
+LARGEST_INTEGER = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exact (RFC 8259, section 6)."""
+
+
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def _only_rfc3339(value: object) -> object:
+    """A number, or a text of digits, would be taken for a Unix time."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _RFC3339.fullmatch(value)):
+        return value
+    raise ValueError("a time must be RFC 3339 text with a zone")
+
+
+def _known_currency(code: str) -> str:
+    if code not in MINOR_UNITS:
+        raise ValueError("not an ISO 4217 currency code")
+    return code
+
+
+Identifier = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=128, pattern=r"^[^\p{Cc}\s]([^\p{Cc}]*[^\p{Cc}\s])?$"),
+]
+"""1 to 128 characters, no control character (NUL included), no white space at either end."""
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\p{Cc}]+$")]
+"""1 to 500 characters, no control character."""
+
+Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$"), AfterValidator(_known_currency)]
+"""An ISO 4217 code in upper case whose number of decimals is known."""
+
+MinorUnits = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+"""Money as a whole number of the currency's minor unit: 1345 is 13.45 EUR, and 1345 JPY."""
+
+Quantity = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+UtcTime = Annotated[
+    AwareDatetime,
+    Field(strict=False),
+    BeforeValidator(_only_rfc3339),
+    AfterValidator(lambda time: time.astimezone(UTC)),
+]
+"""A moment with a zone, kept in UTC, written as RFC 3339."""
