@@ -1,0 +1,1 @@
+"""Entry points only: command line, demo, embedded services."""

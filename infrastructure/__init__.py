@@ -1,0 +1,1 @@
+"""How decisions are kept, published and received. No business noun in here."""

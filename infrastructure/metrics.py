@@ -1,0 +1,29 @@
+"""Every metric, by name, in one place. Labels are names of ours, never text from a message, so they stay few."""
+
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+LOOP_BEAT = Gauge("counterfoil_loop_beat_timestamp_seconds", "Last turn of a loop, Unix time", ["loop"])
+LOOP_RESTARTS = Counter("counterfoil_loop_restarts_total", "Restarts of a loop after an error", ["loop", "error"])
+
+RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all is published", ["relay"])
+RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the relay's checkpoint", ["relay"])
+RELAY_PUBLISHED = Counter("counterfoil_relay_published_total", "Messages acknowledged by Kafka", ["relay", "topic"])
+RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay"])
+RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost while working", ["relay"])
+PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
+WAKE_UPS = Counter("counterfoil_wake_ups_total", "What woke a reader of the store", ["cause"])
+GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an unsettled position")
+GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Missing positions proven rolled back, and passed")
+
+APPENDS = Counter("counterfoil_appends_total", "Events appended to the store", ["outcome"])
+
+INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])
+INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
+INBOX_RETRIES = Counter("counterfoil_inbox_retries_total", "Batches tried again", ["consumer", "error"])
+QUARANTINED = Counter("counterfoil_quarantined_total", "Events put in quarantine, by reason", ["consumer", "category"])
+
+
+def serve(port: int) -> None:
+    """Serves the metrics on 127.0.0.1; does nothing when the port is 0."""
+    if port:
+        start_http_server(port, addr="127.0.0.1")

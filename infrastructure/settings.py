@@ -1,0 +1,112 @@
+"""All settings, read once at the edge from the environment (prefix COUNTERFOIL_), validated, then frozen."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from domain.errors import CounterfoilError
+
+PREFIX = "COUNTERFOIL_"
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+@dataclass(eq=False)
+class SettingsError(CounterfoilError):
+    """A setting is missing or wrong. names: the environment variables; problem: what is wrong, never a value."""
+
+    names: tuple[str, ...]
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)}: {self.problem}. Set it in the environment; docs/operations.md lists all."
+
+
+class Settings(BaseSettings):
+    """Times are seconds, sizes are counts, unless the name says otherwise. Secrets never show in a repr."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True, extra="ignore")
+
+    store_dsn: SecretStr | None = None
+    """PostgreSQL database of the event store (libpq connection string or URL)."""
+
+    kafka_bootstrap_servers: str = "127.0.0.1:9092"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT"] = "PLAINTEXT"
+    kafka_ssl_ca_location: Path | None = None
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: SecretStr | None = None
+    kafka_allow_sasl_without_tls: bool = False
+
+    topic_partitions: Count = 6
+    """Partitions of a topic that the relay creates. More partitions later would break the order per key."""
+    topic_replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
+    """Replication factor of such a topic; -1 takes the broker's default."""
+
+    relay_batch_size: Count = 500
+    """Stored events read, mapped and published at once."""
+    relay_poll_busy: Seconds = 0.02
+    """Longest wait for new events while there were some in the last second."""
+    relay_poll_idle: Seconds = 0.5
+    """Longest wait otherwise. A lost hint costs this much, never an event."""
+    relay_lease: Seconds = 10.0
+    """A relay that cannot renew its lease for this long is replaced."""
+    publish_timeout: Seconds = 30.0
+    """Longest wait for Kafka to acknowledge a batch before the relay starts over from its checkpoint."""
+
+    consume_batch_size: Count = 500
+    consume_wait: Seconds = 0.1
+    """Longest wait for a batch to fill."""
+    handler_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    """Attempts at an event that fails for no known transient cause, before it is quarantined."""
+    session_timeout: Annotated[float, Field(ge=1, le=300)] = 10.0
+    """A consumer that Kafka has not heard from for this long loses its partitions."""
+
+    stop_grace: Seconds = 10.0
+    """A process that was told to stop ends within this time."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Port on 127.0.0.1 for Prometheus metrics; 0 serves none."""
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @classmethod
+    def load(cls) -> Self:
+        """Raises SettingsError, which names the variables and never shows a value."""
+        try:
+            return cls()
+        except ValidationError as error:
+            names = tuple(PREFIX + str(each["loc"][0]).upper() for each in error.errors() if each["loc"])
+            problem = "; ".join(each["msg"] for each in error.errors(include_input=False))
+            raise SettingsError(names or (PREFIX + "*",), problem) from None
+
+    @model_validator(mode="after")
+    def _no_password_in_the_clear(self) -> Self:
+        if self.kafka_security_protocol == "SASL_PLAINTEXT" and not self.kafka_allow_sasl_without_tls:
+            raise ValueError(
+                "SASL_PLAINTEXT would send the password in the clear; "
+                f"use SASL_SSL, or say {PREFIX}KAFKA_ALLOW_SASL_WITHOUT_TLS=true"
+            )
+        return self
+
+    def required_store_dsn(self) -> str:
+        if self.store_dsn is None:
+            raise SettingsError((PREFIX + "STORE_DSN",), "no event store database is given")
+        return self.store_dsn.get_secret_value()
+
+
+def projection_dsn(projection: str) -> str:
+    """The database of a projection by its folder's name: `inventory` has COUNTERFOIL_INVENTORY_DSN.
+
+    Raises SettingsError when it is not set.
+    """
+    name = f"{PREFIX}{projection.upper()}_DSN"
+    dsn = os.environ.get(name)
+    if not dsn:
+        raise SettingsError((name,), f"no database is given for the projection {projection!r}")
+    return dsn
