@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from eventsourcing.domain import BaseAggregate, CanInitAggregate, CanMutateAggregate
 from eventsourcing.utils import TopicError, register_topic
 from pydantic import AwareDatetime, BaseModel, ConfigDict, field_validator
+from pydantic.alias_generators import to_camel
 
 from domain.errors import CounterfoilError, DomainError
 
@@ -19,9 +20,22 @@ __all__ = ["Aggregate", "Command", "CounterfoilError", "DomainError", "DomainEve
 
 
 class Command(BaseModel):
-    """Validated input. Construction raises pydantic.ValidationError, each error naming its field."""
+    """Validated input. Construction raises pydantic.ValidationError, each error naming its field.
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    From JSON, fields are read in camel case (`orderId`): `PlaceOrder.model_validate_json(line)`.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        loc_by_alias=False,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
 
 class DomainEvent(BaseModel):
@@ -71,12 +85,13 @@ class Aggregate(BaseAggregate[str]):
             return topic
 
     def __init_subclass__(cls, *, topic: str, **kwargs: Any) -> None:
+        cls.TOPIC = ""  # an inherited one would make the library ask for topics that are only given below
         super().__init_subclass__(**kwargs)
         _register(topic, cls, _aggregates)
         cls.TOPIC = topic
         for event_class in _own_event_classes(cls):
             if "TOPIC" not in _declared_in_place(event_class):
-                event_class.TOPIC = f"{topic}.{_snake_case(event_class.__name__)}"
+                event_class.TOPIC = f"{topic}.{_short_name(event_class)}"
             _register(event_class.TOPIC, event_class, _events)
 
 
@@ -102,6 +117,14 @@ def _declared_in_place(event_class: type[Aggregate.Event]) -> set[str]:
     """Names declared in the event's own class body, which the library may have wrapped in a subclass."""
     wrapped = [base for base in event_class.__bases__ if base.__qualname__ == event_class.__qualname__]
     return {name for class_ in (event_class, *wrapped) for name in vars(class_)}
+
+
+def _short_name(event_class: type[Aggregate.Event]) -> str:
+    """Its name in snake case; for an inherited event what the parent's stored topic ends with."""
+    for base in event_class.__bases__:
+        if base.__name__ == event_class.__name__ and issubclass(base, Aggregate.Event) and hasattr(base, "TOPIC"):
+            return base.TOPIC.rpartition(".")[2]
+    return _snake_case(event_class.__name__)
 
 
 def _register(topic: str, class_: type[Any], registry: dict[str, type[Any]]) -> None:

@@ -118,10 +118,14 @@ def _in_current_shape(event_class: type[Aggregate.Event], stored_event: StoredEv
     if current == 1 and b'"class_version"' not in state:
         return state
     try:
-        fields: dict[str, Any] = from_json(state)
-        version = fields.pop("class_version", 1)
-    except (ValueError, AttributeError, TypeError):
-        raise _unreadable(stored_event, current, "the state is not a JSON object") from None
+        fields = from_json(state)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise _unreadable(stored_event, current, "the state is not a JSON object")
+    version = fields.pop("class_version", 1)
+    if type(version) is not int or version < 1:
+        raise _unreadable(stored_event, current, "class_version is not a whole number from 1")
     if version > current:
         raise _unreadable(stored_event, version, f"this process knows versions up to {current}")
     for step in range(version, current):
