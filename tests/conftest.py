@@ -1,0 +1,168 @@
+"""Services and databases for the tests: real PostgreSQL, real Kafka, and nothing shared but the servers."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from counterfoil.embedded import EmbeddedPostgres
+from tests.support.apache_kafka import RealKafka
+from tests.support.databases import PostgresServer, running_postgres
+from tests.support.kafka import (
+    Kafka,
+    MakeTopic,
+    create_topic,
+    delete_topic,
+    running_kafka,
+    why_there_is_no_real_kafka,
+    why_we_cannot_start_a_real_kafka,
+)
+from tests.support.kafka_programs import KafkaPrograms, find_kafka_programs
+
+_not_run: list[str] = []
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server, the same for all tests: `postgres.dsn(database)`."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def empty_dsn(postgres: PostgresServer) -> Iterator[str]:
+    """A database with nothing in it."""
+    with postgres.database("empty") as name:
+        yield postgres.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def _store_template(postgres: PostgresServer) -> Iterator[str]:
+    from infrastructure.migrate import STORE_MIGRATIONS, migrate
+
+    with postgres.database("store_template") as name:
+        migrate(postgres.dsn(name), STORE_MIGRATIONS)
+        yield name
+
+
+@pytest.fixture
+def store_dsn(postgres: PostgresServer, _store_template: str) -> Iterator[str]:
+    """A fresh, migrated store database."""
+    with postgres.database("store", _store_template) as name:
+        yield postgres.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def _inventory_template(postgres: PostgresServer) -> Iterator[str]:
+    from infrastructure.migrate import migrate
+    from projections.inventory import MIGRATIONS
+
+    with postgres.database("inventory_template") as name:
+        migrate(postgres.dsn(name), MIGRATIONS)
+        yield name
+
+
+@pytest.fixture
+def inventory_dsn(postgres: PostgresServer, _inventory_template: str) -> Iterator[str]:
+    """A fresh, migrated inventory database."""
+    with postgres.database("inventory", _inventory_template) as name:
+        yield postgres.dsn(name)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server of the test's own, to be killed and restarted; starting it takes 1-2 s."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+# --- Kafka --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """A running broker, the same for all tests: `kafka.bootstrap`.
+
+    Apache Kafka where there is one, always so in tests marked `kafka`; else the embedded broker.
+    """
+    with running_kafka() as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[RealKafka]:
+    """A real Apache Kafka of the test's own, to be killed and restarted; starting it takes some 5 s."""
+    programs = find_kafka_programs()
+    assert isinstance(programs, KafkaPrograms)  # else pytest_runtest_setup has skipped the test
+    with RealKafka(programs) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topics(kafka: Kafka, unique_name: Callable[[str], str]) -> Iterator[MakeTopic]:
+    """Makes uniquely named topics in the shared broker: `topics("orders", partitions=3)`."""
+    with ExitStack() as cleanup:
+
+        def make(name: str = "topic", partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+            topic = unique_name(name)
+            create_topic(kafka.bootstrap, topic, partitions, config)
+            cleanup.callback(delete_topic, kafka.bootstrap, topic)
+            return topic
+
+        yield make
+
+
+# --- Names --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unique_name() -> Callable[[str], str]:
+    """`unique_name("relay")` is a name that begins so and that nobody else uses."""
+    return lambda name: f"{name}-{secrets.token_hex(5)}"
+
+
+# --- Without a real Kafka -----------------------------------------------------------------------------
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In CI nothing is skipped quietly: no real Kafka, no run."""
+    if os.environ.get("CI") != "true":
+        return
+    missing = next(filter(None, map(_why_kafka_is_missing, session.items)), None)
+    if missing:
+        raise pytest.UsageError(f"CI=true, and tests need a real Apache Kafka: {missing}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = _why_kafka_is_missing(item) if _needs_real_kafka(item) else None
+    if missing:
+        _not_run.append(missing)
+        pytest.skip(f"needs a real Apache Kafka: {missing}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _not_run:
+        line = f"NO REAL APACHE KAFKA: {len(_not_run)} tests did NOT run ({_not_run[0]})"
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
+def _needs_real_kafka(item: pytest.Item) -> bool:
+    return item.get_closest_marker("kafka") is not None or "own_kafka" in _fixtures_of(item)
+
+
+def _why_kafka_is_missing(item: pytest.Item) -> str | None:
+    """None when the test has the real Kafka that it would use, or uses none."""
+    if "own_kafka" in _fixtures_of(item):
+        return why_we_cannot_start_a_real_kafka()
+    if item.get_closest_marker("kafka") is not None or "kafka" in _fixtures_of(item):
+        return why_there_is_no_real_kafka()
+    return None
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []

@@ -1,0 +1,75 @@
+"""Which Kafka the tests get, and topics in it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from counterfoil.embedded import EmbeddedBroker
+from tests.support.apache_kafka import RealKafka
+from tests.support.kafka_programs import NoKafka, find_kafka_programs
+
+ADDRESS = "COUNTERFOIL_TEST_KAFKA_BOOTSTRAP_SERVERS"
+_ADMIN_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """The broker that tests share. bootstrap: for `bootstrap.servers`. real: False for the embedded one."""
+
+    bootstrap: str
+    real: bool
+
+
+class MakeTopic(Protocol):
+    """Creates a topic with a unique name that begins with `name`; returns the whole name."""
+
+    def __call__(self, name: str = "topic", partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...
+
+
+def why_there_is_no_real_kafka() -> str | None:
+    """None where there is one: an address in the environment, or Java with Kafka's jars."""
+    return None if os.environ.get(ADDRESS) else why_we_cannot_start_a_real_kafka()
+
+
+def why_we_cannot_start_a_real_kafka() -> str | None:
+    """None where we can start one of our own."""
+    found = find_kafka_programs()
+    return found.reason if isinstance(found, NoKafka) else None
+
+
+@contextmanager
+def running_kafka() -> Iterator[Kafka]:
+    """The best Kafka there is: the one at the address, else a real one of our own, else the embedded."""
+    address = os.environ.get(ADDRESS)
+    if address:
+        yield Kafka(address, real=True)
+        return
+    programs = find_kafka_programs()
+    if isinstance(programs, NoKafka):
+        with EmbeddedBroker() as broker:
+            yield Kafka(broker.bootstrap, real=False)
+    else:
+        with RealKafka(programs) as kafka:
+            yield Kafka(kafka.bootstrap, real=True)
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Create it under exactly this name, and return once the broker has done so."""
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    admin = _admin(bootstrap)  # kept: collected before the answer, it would take the request with it
+    admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Delete it, and return once the broker has done so."""
+    admin = _admin(bootstrap)
+    admin.delete_topics([name], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
