@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.support.kafka import (
     why_we_cannot_start_a_real_kafka,
 )
 from tests.support.kafka_programs import KafkaPrograms, find_kafka_programs
+from tests.support.processes import Programs
 
 _not_run: list[str] = []
 
@@ -124,6 +126,16 @@ def topics(kafka: Kafka, unique_name: Callable[[str], str]) -> Iterator[MakeTopi
 def unique_name() -> Callable[[str], str]:
     """`unique_name("relay")` is a name that begins so and that nobody else uses."""
     return lambda name: f"{name}-{secrets.token_hex(5)}"
+
+
+# --- Programs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Starts our programs as real processes and ends them with the test: `programs.counterfoil("relay", ...)`."""
+    with Programs(tmp_path) as started:
+        yield started
 
 
 # --- Without a real Kafka -----------------------------------------------------------------------------

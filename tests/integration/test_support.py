@@ -1,0 +1,104 @@
+"""The tests' own tools keep their promises, or the tests that rest on them prove nothing."""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.support.processes import Programs
+from tests.support.proxy import TcpProxy
+from tests.support.wait import eventually
+
+
+@pytest.fixture
+def proxy(empty_dsn: str) -> Iterator[TcpProxy]:
+    server = conninfo_to_dict(empty_dsn)
+    with TcpProxy(str(server["host"]), int(str(server["port"]))) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_dsn(empty_dsn: str, proxy: TcpProxy) -> str:
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute("CREATE TABLE notes (note text)")
+    return make_conninfo(empty_dsn, host="127.0.0.1", port=proxy.port, connect_timeout=2)
+
+
+def _notes(dsn: str) -> list[str]:
+    with psycopg.connect(dsn) as connection:
+        return [note for (note,) in connection.execute("SELECT note FROM notes ORDER BY note")]
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1])
+def test_a_lost_reply_leaves_the_commit_done_and_the_client_without_an_answer(
+    empty_dsn: str, proxied_dsn: str, proxy: TcpProxy, after_bytes: int
+) -> None:
+    with psycopg.connect(proxied_dsn) as bystander, psycopg.connect(proxied_dsn, autocommit=True) as connection:
+        connection.execute("INSERT INTO notes VALUES (%s)", ["answered"])
+        lost = proxy.lose_reply_to(b"unheard", after_bytes)
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("INSERT INTO notes VALUES (%s)", ["unheard"])
+        assert lost.wait(5.0)
+        bystander.execute("SELECT 1")
+    assert _notes(empty_dsn) == ["answered", "unheard"]
+    assert _notes(proxied_dsn) == ["answered", "unheard"], "only one reply is lost"
+
+
+def test_held_replies_arrive_when_the_proxy_resumes(empty_dsn: str, proxied_dsn: str, proxy: TcpProxy) -> None:
+    with psycopg.connect(proxied_dsn, autocommit=True) as connection, ThreadPoolExecutor() as pool:
+        proxy.pause_replies()
+        insert = pool.submit(connection.execute, "INSERT INTO notes VALUES ('held')")
+        eventually(lambda: _notes(empty_dsn) == ["held"])
+        assert wait([insert], timeout=0.2).not_done, "the reply had its time to come through"
+        proxy.resume()
+        assert insert.result(timeout=5.0).rowcount == 1
+
+
+def test_a_blackhole_lets_nothing_through_and_breaks_nothing(empty_dsn: str, proxied_dsn: str, proxy: TcpProxy) -> None:
+    with psycopg.connect(proxied_dsn, autocommit=True) as connection, ThreadPoolExecutor() as pool:
+        proxy.blackhole()
+        insert = pool.submit(connection.execute, "INSERT INTO notes VALUES ('late')")
+        with pytest.raises(psycopg.errors.ConnectionTimeout):
+            psycopg.connect(proxied_dsn)
+        assert _notes(empty_dsn) == []
+        proxy.resume()
+        assert insert.result(timeout=5.0).rowcount == 1
+
+
+def test_a_cut_breaks_what_is_open_and_refuses_what_is_new_until_resumed(proxied_dsn: str, proxy: TcpProxy) -> None:
+    connection = psycopg.connect(proxied_dsn)
+    proxy.cut()
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(proxied_dsn)
+    proxy.resume()
+    assert _notes(proxied_dsn) == []
+
+
+def test_waiting_in_vain_fails_with_the_last_value() -> None:
+    values = iter([0, 0])
+    with pytest.raises(pytest.fail.Exception, match="last value was ''"):
+        eventually(lambda: next(values, ""), within=0.1)
+    assert eventually(lambda: "now") == "now"
+
+
+def test_a_program_is_watched_through_its_output_and_ends_with_the_test(tmp_path: Path) -> None:
+    with Programs(tmp_path) as programs:
+        program = programs.python("-c", "import time; print('port 7 open'); time.sleep(600)")
+        assert program.wait_for_line(r"port (\d+)")[1] == "7"
+        with pytest.raises(pytest.fail.Exception, match="without a line"):
+            programs.python("-c", "print('bye')").wait_for_line("hello")
+        assert program.running
+    assert program.returncode == -signal.SIGKILL
+
+
+def test_a_program_can_be_interrupted(programs: Programs) -> None:
+    program = programs.python("-c", "import time; print('ready'); time.sleep(600)")
+    program.wait_for_line("ready")
+    assert program.interrupt() == -signal.SIGINT
+    assert "KeyboardInterrupt" in program.output()
