@@ -1,0 +1,136 @@
+"""One way to connect to PostgreSQL, and one table of the errors that pass by themselves."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import OperationalError
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import _WaitTimeout
+
+from domain.errors import CounterfoilError
+
+
+@dataclass(eq=False)
+class StoreUnavailable(CounterfoilError):
+    """The database could not be used for a while; what was asked was not done.
+
+    cause: name of the error class or its SQLSTATE, never its text, which may quote an address.
+    What to do: ask again later. It is safe.
+    """
+
+    cause: str
+
+    def __str__(self) -> str:
+        return f"The database could not be used ({self.cause}). Nothing was changed; try again."
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds. No wait on PostgreSQL is longer than these, whatever becomes of the server or the network."""
+
+    connect: float = 5.0
+    lock: float = 5.0
+    """A statement that waits longer for a lock fails with SQLSTATE 55P03."""
+    statement: float = 30.0
+    """A longer statement is cancelled by the server (57014)."""
+    idle_in_transaction: float = 30.0
+    """A client that sleeps inside a transaction loses its session, and with it its locks."""
+    margin: float = 5.0
+    """A server that says nothing for `statement` and this much more is given up by the client."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for a reply only so long.
+
+    The server's own timeouts are no help when its replies do not arrive, and neither are TCP keepalives
+    when something between the two keeps answering them. Raises OperationalError without SQLSTATE and
+    closes itself when there was no reply in time: what became of the statement is then unknown.
+    """
+
+    longest_wait: float = 35.0
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        if timeout is not None:  # psycopg's own limits, such as notifies() has
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, self.longest_wait)
+        except _WaitTimeout:
+            self.close()
+            raise OperationalError(f"no reply within {self.longest_wait:g} s") from None
+
+
+def connect(
+    dsn: str, *, application_name: str, autocommit: bool = True, timeouts: Timeouts | None = None
+) -> Connection:
+    """Connects to a server that takes writes, trying each host that the DSN names.
+
+    What the DSN itself says about timeouts and keepalives wins over ours. The server-side timeouts travel
+    in the start-up message, which costs no round trip; a pgbouncer in between must be told to let them
+    pass (`ignore_startup_parameters = options`) and to set them itself.
+
+    Raises psycopg.OperationalError; `is_transient` says True to it.
+    """
+    timeouts = timeouts or Timeouts()
+    connection = Connection.connect(_conninfo(dsn, application_name, timeouts), autocommit=autocommit)
+    connection.longest_wait = timeouts.statement + timeouts.margin
+    return connection
+
+
+def _conninfo(dsn: str, application_name: str, timeouts: Timeouts) -> str:
+    given: dict[str, str | int | None] = dict(conninfo_to_dict(dsn))
+    ours: dict[str, str | int | None] = {
+        "connect_timeout": round(max(timeouts.connect, 1)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+        "target_session_attrs": "read-write",
+    }
+    settings = {
+        "lock_timeout": timeouts.lock,
+        "statement_timeout": timeouts.statement,
+        "idle_in_transaction_session_timeout": timeouts.idle_in_transaction,
+    }
+    options = [f"-c {name}={round(seconds * 1000)}" for name, seconds in settings.items()]
+    options.append(str(given.get("options") or ""))
+    always: dict[str, str | int | None] = {
+        "application_name": application_name,
+        "client_encoding": "UTF8",
+        "options": " ".join(options).strip(),
+    }
+    return make_conninfo("", **(ours | given | always))
+
+
+_TRANSIENT = (
+    "08",  # connection exceptions
+    "25006",  # a write on a read-only session: the server has become a standby
+    "25P03",  # idle in transaction for too long
+    "40001",  # serialization failure
+    "40003",  # statement completion unknown
+    "40P01",  # deadlock
+    "53",  # out of connections, memory or disk
+    "55P03",  # a lock was not to be had in time
+    "57014",  # cancelled, as by statement_timeout
+    "57P01",  # the administrator ended the session
+    "57P02",  # the server crashed
+    "57P03",  # the server starts or stops
+    "57P05",  # idle for too long
+)
+"""SQLSTATEs and their classes (first two characters) that say nothing about the statement itself."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same work may succeed later without a change to it.
+
+    A lost connection, or one that could not be made, has no SQLSTATE: that is transient, whatever its
+    text says. An error of psycopg's own about the data (a NUL in a text) has none either and is permanent.
+    """
+    if isinstance(error, StoreUnavailable):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate:
+        return error.sqlstate.startswith(_TRANSIENT)
+    return isinstance(error, OperationalError) or type(error) is psycopg.DatabaseError
