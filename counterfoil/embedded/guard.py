@@ -80,16 +80,15 @@ def _watch(command: int, plan: dict[str, Any]) -> None:
 
 
 def _end(command: int, first: int, grace: float) -> None:
-    os.killpg(0, first)  # our own group: its id cannot have gone to anybody else while we are in it
-    deadline = time.monotonic() + grace
-    while os.getppid() == command and time.monotonic() < deadline:
-        time.sleep(0.02)
-    group = os.getpgid(0)
-    os.setpgid(0, 0)  # out of the group, or the next signal would end us too
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all gone already
+    """Signal its process group; kill it when it is still there after `grace` seconds."""
+    os.setpgid(0, 0)  # out of that group ourselves
+    for number in (first, signal.SIGKILL):
+        if os.getppid() != command:
+            return  # it has ended; its id may be anybody's now
+        os.killpg(command, number)
+        deadline = time.monotonic() + grace
+        while os.getppid() == command and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class EmbeddedPostgres:
             programs = postgres_binaries(account, folder / "programs")
             lock = _lock(folder, deadline)
             try:
-                self._password = _ensure_cluster(folder, programs, account, deadline)
+                self._password = self._ensure_cluster(folder, programs, account, deadline)
                 self._server = self._launch(folder, programs, account, lock)
             finally:
                 os.close(lock)
@@ -103,8 +103,8 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Fast shutdown: clients are disconnected, everything is written out. Safe to repeat."""
         self._shut_down()
-        if self._folder is not None and self._data_dir is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
         self._folder = None
 
     def kill(self) -> None:
@@ -122,6 +122,11 @@ class EmbeddedPostgres:
             self._server.stop(signal.SIGINT, within=20.0)
             self._server = None
 
+    @property
+    def _temporary(self) -> Path | None:
+        """The folder, if it is ours to delete."""
+        return self._folder if self._data_dir is None else None
+
     def _open_folder(self) -> Path:
         if self._folder is None:
             if self._data_dir is None:
@@ -130,6 +135,42 @@ class EmbeddedPostgres:
                 self._folder = self._data_dir.absolute()
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self._folder
+
+    def _ensure_cluster(self, folder: Path, programs: Path, account: Account | None, deadline: float) -> str:
+        """Create the cluster unless it is there; returns the superuser's password.
+
+        It is created aside and renamed when complete, so that a half-made one is never used.
+        """
+        password_file, log = folder / "password", folder / "initdb.log"
+        if (folder / "cluster").exists():
+            return password_file.read_text()
+        new = folder / "cluster.new"
+        shutil.rmtree(new, ignore_errors=True)
+        password_file.touch(mode=0o600)
+        password_file.write_text(secrets.token_urlsafe(24))
+        hand_over(folder, account)
+        initdb = Child(
+            [
+                *(programs / "initdb", "-D", new, "-U", _USER, "-E", "UTF8", "--locale=C"),
+                *("--auth=scram-sha-256", f"--pwfile={password_file}"),
+            ],
+            log=log,
+            env=_environment(),
+            cwd=folder,
+            account=account,
+            remove=self._temporary,
+        )
+        try:
+            returncode = initdb.wait(deadline - time.monotonic())
+        except subprocess.TimeoutExpired:
+            returncode = initdb.kill()
+        except BaseException:
+            initdb.kill()
+            raise
+        if returncode != 0:
+            raise ServiceFailed(_NAME, f"could not create its data folder (initdb: {returncode})", initdb.log_tail())
+        new.rename(folder / "cluster")
+        return password_file.read_text()
 
     def _launch(self, folder: Path, programs: Path, account: Account | None, lock: int) -> Child:
         # Whoever wrote it is dead, or we would not have the lock. The server itself only looks whether
@@ -143,7 +184,7 @@ class EmbeddedPostgres:
             cwd=folder,
             account=account,
             at_our_death=signal.SIGQUIT,  # it then ends its own children, which have left its process group
-            remove=folder if self._data_dir is None else None,
+            remove=self._temporary,
             hold_open=[lock],
         )
 
@@ -178,42 +219,6 @@ def _lock(folder: Path, deadline: float) -> int:
             time.sleep(0.05)
         else:
             return lock
-
-
-def _ensure_cluster(folder: Path, programs: Path, account: Account | None, deadline: float) -> str:
-    """Create the cluster unless it is there; returns the superuser's password.
-
-    It is created aside and renamed when complete, so that a half-made one is never used.
-    """
-    password_file, log = folder / "password", folder / "initdb.log"
-    if (folder / "cluster").exists():
-        return password_file.read_text()
-    new = folder / "cluster.new"
-    shutil.rmtree(new, ignore_errors=True)
-    password_file.touch(mode=0o600)
-    password_file.write_text(secrets.token_urlsafe(24))
-    hand_over(folder, account)
-    initdb = Child(
-        [
-            *(programs / "initdb", "-D", new, "-U", _USER, "-E", "UTF8", "--locale=C"),
-            *("--auth=scram-sha-256", f"--pwfile={password_file}"),
-        ],
-        log=log,
-        env=_environment(),
-        cwd=folder,
-        account=account,
-    )
-    try:
-        returncode = initdb.wait(deadline - time.monotonic())
-    except subprocess.TimeoutExpired:
-        returncode = initdb.kill()
-    except BaseException:
-        initdb.kill()
-        raise
-    if returncode != 0:
-        raise ServiceFailed(_NAME, f"could not create its data folder (initdb: {returncode})", initdb.log_tail())
-    new.rename(folder / "cluster")
-    return password_file.read_text()
 
 
 def _environment() -> dict[str, str]:

@@ -4,14 +4,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from counterfoil.embedded.child import Child
+from counterfoil.embedded.child import Account, Child
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -66,14 +66,21 @@ class Programs:
         return self.python("-c", "from counterfoil.cli import main; main()", *arguments, env=env)
 
     def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
-        """Python in the root of the repository, so that `-m tests...` works. `env` is added to ours,
-        of which no COUNTERFOIL_ variable is handed on: a test says itself which servers it means."""
+        """Python in the root of the repository, so that `-m tests...` works."""
+        return self.run([sys.executable, *arguments], env=env)
+
+    def run(
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, account: Account | None = None
+    ) -> Program:
+        """Any command, as somebody else if told so. `env` is added to ours, of which no COUNTERFOIL_
+        variable is handed on: a test says itself which servers it means."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFOIL_")}
         program = Program(
-            [sys.executable, *arguments],
+            command,
             log=self._folder / f"program-{len(self._started) + 1}.log",
             env={**ours, "PYTHONUNBUFFERED": "1", **(env or {})},
             cwd=REPOSITORY,
+            account=account,
         )
         self._started.append(program)
         return program
