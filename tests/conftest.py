@@ -12,10 +12,12 @@ from counterfoil.embedded import EmbeddedPostgres
 from tests.support.apache_kafka import RealKafka
 from tests.support.databases import PostgresServer, running_postgres
 from tests.support.kafka import (
+    EmptyTopics,
     Kafka,
     MakeTopic,
     create_topic,
     delete_topic,
+    empty_topic,
     running_kafka,
     why_there_is_no_real_kafka,
     why_we_cannot_start_a_real_kafka,
@@ -54,7 +56,7 @@ def _store_template(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def store_dsn(postgres: PostgresServer, _store_template: str) -> Iterator[str]:
-    """A fresh, migrated store database."""
+    """A fresh, migrated store database. All of them have one store identity, as copies have."""
     with postgres.database("store", _store_template) as name:
         yield postgres.dsn(name)
 
@@ -115,6 +117,22 @@ def topics(kafka: Kafka, unique_name: Callable[[str], str]) -> Iterator[MakeTopi
             create_topic(kafka.bootstrap, topic, partitions, config)
             cleanup.callback(delete_topic, kafka.bootstrap, topic)
             return topic
+
+        yield make
+
+
+@pytest.fixture
+def empty_topics(kafka: Kafka) -> Iterator[EmptyTopics]:
+    """For programs whose topics have fixed names: `empty_topics("orders.placed.v1", partitions=6)`.
+
+    It removes what earlier tests left in them; end the programs before the test ends.
+    """
+    with ExitStack() as cleanup:
+
+        def make(*names: str, partitions: int = 1) -> None:
+            for name in names:
+                empty_topic(kafka.bootstrap, name, partitions)
+                cleanup.callback(delete_topic, kafka.bootstrap, name)
 
         yield make
 

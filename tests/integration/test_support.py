@@ -1,14 +1,18 @@
 """The tests' own tools keep their promises, or the tests that rest on them prove nothing."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka import Consumer, Producer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.apache_kafka import RealKafka
+from tests.support.databases import PostgresServer
+from tests.support.kafka import EmptyTopics, Kafka, create_topic
 from tests.support.processes import Programs
 from tests.support.proxy import TcpProxy
 from tests.support.wait import eventually
@@ -102,3 +106,72 @@ def test_a_program_can_be_interrupted(programs: Programs) -> None:
     program.wait_for_line("ready")
     assert program.interrupt() == -signal.SIGINT
     assert "KeyboardInterrupt" in program.output()
+
+
+# --- Databases and Kafka ------------------------------------------------------------------------------
+
+
+def test_a_store_and_an_inventory_are_migrated_and_dropped_while_somebody_is_connected(
+    postgres: PostgresServer, _store_template: str, store_dsn: str, inventory_dsn: str
+) -> None:
+    with psycopg.connect(inventory_dsn) as inventory:
+        assert inventory.execute("SELECT count(*) FROM processed_events").fetchone() == (0,)
+    with postgres.database("store", _store_template) as name, psycopg.connect(store_dsn) as other:
+        forgotten = psycopg.connect(postgres.dsn(name), autocommit=True)
+        forgotten.execute(
+            "INSERT INTO stored_events (originator_id, originator_version, topic, state) VALUES ('o', 1, 't', '')"
+        )
+        assert other.execute("SELECT count(*) FROM stored_events").fetchone() == (0,)
+    with pytest.raises(psycopg.OperationalError):
+        forgotten.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(postgres.dsn(name))
+
+
+def test_an_emptied_topic_has_no_messages_and_no_group_has_a_place_in_it(
+    kafka: Kafka, empty_topics: EmptyTopics, unique_name: Callable[[str], str]
+) -> None:
+    name = unique_name("orders")
+    for value in (b"first", b"second"):
+        empty_topics(name, partitions=2)
+        _produce(kafka.bootstrap, name, value)
+        assert _consume_one(kafka.bootstrap, name, group=name) == value
+
+
+@pytest.mark.kafka
+def test_a_killed_kafka_keeps_its_log_and_its_address(own_kafka: RealKafka) -> None:
+    create_topic(own_kafka.bootstrap, "orders")
+    address = own_kafka.bootstrap
+    _produce(address, "orders", b"kept")
+    own_kafka.kill()
+    own_kafka.start()
+    assert own_kafka.bootstrap == address
+    assert _consume_one(address, "orders", group="g") == b"kept"
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", pytest.ExitCode.USAGE_ERROR)])
+def test_without_a_real_kafka_tests_are_missed_loudly_and_in_ci_nothing_runs(
+    programs: Programs, ci: str, code: int
+) -> None:
+    no_java = {"JAVA_HOME": "/nonexistent", "CI": ci}
+    run = programs.python("-m", "pytest", "-k", "keeps_its_log", __file__, env=no_java)
+    assert run.wait(within=60.0) == code
+    loud = "CI=true, and tests need a real Apache Kafka" if ci else "NO REAL APACHE KAFKA: 1 tests did NOT run"
+    assert loud in run.output()
+
+
+def _produce(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(20.0) == 0
+
+
+def _consume_one(bootstrap: str, topic: str, group: str) -> bytes | None:
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": 6000}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    message = eventually(lambda: consumer.poll(0.1), within=30.0)
+    assert message is not None and message.error() is None
+    consumer.commit(message=message, asynchronous=False)
+    consumer.close()
+    return message.value()

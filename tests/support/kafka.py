@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from counterfoil.embedded import EmbeddedBroker
 from tests.support.apache_kafka import RealKafka
 from tests.support.kafka_programs import NoKafka, find_kafka_programs
+from tests.support.wait import eventually
 
 ADDRESS = "COUNTERFOIL_TEST_KAFKA_BOOTSTRAP_SERVERS"
 _ADMIN_SECONDS = 20.0
@@ -29,6 +31,12 @@ class MakeTopic(Protocol):
     """Creates a topic with a unique name that begins with `name`; returns the whole name."""
 
     def __call__(self, name: str = "topic", partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...
+
+
+class EmptyTopics(Protocol):
+    """Empties topics, or creates them, under exactly these names; they are deleted after the test."""
+
+    def __call__(self, *names: str, partitions: int = 1) -> None: ...
 
 
 def why_there_is_no_real_kafka() -> str | None:
@@ -66,10 +74,32 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    """Delete it, and return once the broker has done so."""
+    """Delete it, if it is there, and return once the broker has done so."""
     admin = _admin(bootstrap)
-    admin.delete_topics([name], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
+    try:
+        admin.delete_topics([name], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+
+
+def empty_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
+    """Make sure that it exists and holds nothing, and that no consumer group remembers a place in it."""
+    admin = _admin(bootstrap)
+    delete_topic(bootstrap, name)
+    eventually(lambda: not _groups_with_offsets_in(name, admin))  # the broker forgets them a little later
+    create_topic(bootstrap, name, partitions)
+
+
+def _groups_with_offsets_in(topic: str, admin: AdminClient) -> list[str]:
+    groups = [each.group_id for each in admin.list_consumer_groups().result(_ADMIN_SECONDS).valid]
+    return [group for group in groups if topic in _topics_with_offsets_of(group, admin)]
+
+
+def _topics_with_offsets_of(group: str, admin: AdminClient) -> set[str]:
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+    return {each.topic for each in asked.result(_ADMIN_SECONDS).topic_partitions or []}
 
 
 def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})

@@ -63,7 +63,7 @@ class Programs:
 
     def counterfoil(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
         """`counterfoil ARGUMENTS`, for example `programs.counterfoil("relay", "domain.orders", env=...)`."""
-        return self.python("-c", "from counterfoil.cli import main; main()", *arguments, env=env)
+        return self.python("-m", "counterfoil", *arguments, env=env)
 
     def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
         """Python in the root of the repository, so that `-m tests...` works."""
