@@ -13,7 +13,7 @@ RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost 
 PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
 WAKE_UPS = Counter("counterfoil_wake_ups_total", "What woke a reader of the store", ["cause"])
 GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an unsettled position")
-GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Missing positions proven rolled back, and passed")
+GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Gaps proven to stay empty, and passed")
 
 APPENDS = Counter("counterfoil_appends_total", "Events appended to the store", ["outcome"])
 

@@ -1,7 +1,8 @@
 """One way to connect to PostgreSQL, and one table of the errors that pass by themselves."""
 
 from dataclasses import dataclass
-from typing import Any
+from time import monotonic
+from typing import Any, Self
 
 import psycopg
 from psycopg import OperationalError
@@ -24,6 +25,17 @@ class StoreUnavailable(CounterfoilError):
 
     def __str__(self) -> str:
         return f"The database could not be used ({self.cause}). Nothing was changed; try again."
+
+    @classmethod
+    def because_of(cls, error: BaseException) -> Self:
+        return cls(cause_of(error))
+
+
+def cause_of(error: BaseException) -> str:
+    """What may be said of an error in a log or to a caller: its SQLSTATE, else its class."""
+    if isinstance(error, StoreUnavailable):
+        return error.cause
+    return getattr(error, "sqlstate", None) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     longest_wait: float = 35.0
+    made_at: float = 0.0
+    """time.monotonic() when it was made."""
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         if timeout is not None:  # psycopg's own limits, such as notifies() has
@@ -75,6 +89,7 @@ def connect(
     timeouts = timeouts or Timeouts()
     connection = Connection.connect(_conninfo(dsn, application_name, timeouts), autocommit=autocommit)
     connection.longest_wait = timeouts.statement + timeouts.margin
+    connection.made_at = monotonic()
     return connection
 
 

@@ -50,10 +50,11 @@ class Loop:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> bool:
-        """True when the thread has ended."""
+    def stop(self, grace: float | None = None) -> bool:
+        """True when the thread has ended. grace: seconds to wait for that, if not those given before."""
         self._stop.set()
-        self._thread.join(self._grace)
+        if self._thread.ident is not None:
+            self._thread.join(self._grace if grace is None else grace)
         return not self._thread.is_alive()
 
     @property

@@ -1,0 +1,90 @@
+"""The position up to which a relay has published everything, moved only by the holder of its lease."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import LiteralString
+
+from infrastructure.lease import Lease
+from infrastructure.postgres import Connection
+
+ADVANCE = """
+    UPDATE relay_checkpoints
+    SET position = %(to)s,
+        lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
+        held_position = CASE WHEN held_position > %(to)s THEN held_position END,
+        held_reason = CASE WHEN held_position > %(to)s THEN held_reason END,
+        held_since = CASE WHEN held_position > %(to)s THEN held_since END
+    WHERE relay = %(relay)s AND epoch = %(epoch)s AND owner = %(owner)s AND position = %(from)s
+    RETURNING 1
+"""
+
+HOLD = """
+    UPDATE relay_checkpoints
+    SET lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
+        held_position = %(held)s, held_reason = %(reason)s,
+        held_since = CASE WHEN held_position = %(held)s THEN held_since ELSE clock_timestamp() END
+    WHERE relay = %(relay)s AND epoch = %(epoch)s AND owner = %(owner)s AND position < %(held)s
+    RETURNING 1
+"""
+
+READ_CHECKPOINT = """
+    SELECT relay, position, epoch, owner, lease_expires_at > clock_timestamp(), beat_at,
+           extract(epoch FROM clock_timestamp() - beat_at)::float8, held_position, held_reason, held_since
+    FROM relay_checkpoints WHERE relay = %s
+"""
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """A relay's row, for people and health checks. Times are the database's; ages are seconds.
+
+    leased: whether its owner's lease runs. held_position: an event that the relay cannot pass, and why.
+    """
+
+    relay: str
+    position: int
+    epoch: int
+    owner: str | None
+    leased: bool | None
+    beat_at: datetime
+    beat_age: float
+    held_position: int | None
+    held_reason: str | None
+    held_since: datetime | None
+
+
+def advance(connection: Connection, lease: Lease, from_position: int, to_position: int) -> None:
+    """Moves the checkpoint from the position that was read to a higher one, and renews the lease with it.
+
+    Ends a hold at or below `to_position`. One round trip.
+
+    Guarantees: only the current acquisition moves the checkpoint, only from where it left it, never back.
+    A lease that ran out without a successor still may: what it published is published. When the reply
+    is lost, `lease.renew` tells where the checkpoint stands.
+    Raises LeaseLost when nothing was moved, ValueError when it would move back.
+    """
+    if to_position < from_position:
+        raise ValueError(f"a checkpoint never moves back: {from_position} to {to_position}")
+    _change(connection, lease, ADVANCE, {"from": from_position, "to": to_position})
+
+
+def hold(connection: Connection, lease: Lease, position: int, reason: str) -> None:
+    """Records that the relay cannot pass the event at `position`; renews the lease. `advance` past it ends the hold.
+
+    reason: for people; no payload. Repeating it keeps the time since when. Raises LeaseLost.
+    """
+    _change(connection, lease, HOLD, {"held": position, "reason": reason})
+
+
+def read_checkpoint(connection: Connection, relay: str) -> CheckpointStatus | None:
+    """None for a relay that has never run."""
+    row = connection.execute(READ_CHECKPOINT, (relay,)).fetchone()
+    return CheckpointStatus(*row) if row else None
+
+
+def _change(connection: Connection, lease: Lease, statement: LiteralString, values: dict[str, str | int]) -> None:
+    asked_at = monotonic()
+    if connection.execute(statement, lease.fields | values).fetchone() is None:
+        raise lease.lost()
+    lease.renewed(asked_at)
