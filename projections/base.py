@@ -1,0 +1,62 @@
+"""What a projection is: its name, the contracts it reads, and what each of them changes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from domain.contracts import Contract
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A handler's answer about an event that can never be applied, whatever is tried.
+
+    reason: one sentence that names fields and rules, never a value.
+    """
+
+    reason: str
+
+
+class Projection(ABC):
+    """A read model, as a function of contracts and a database transaction.
+
+    By convention `projections.<name>.projection` has one as `PROJECTION`, and `projections.<name>` has
+    `MIGRATIONS`, those of its database. Guaranteed to a projection:
+
+    - Each event is applied once, whatever is delivered twice, retried or crashes: the claim of its id and
+      what `handle` writes through `tx` are committed together, or neither is. What `handle` does
+      anywhere else may happen again.
+    - Events of one topic and key come in the order in which they were published. Between topics there is
+      no order.
+    - Several consumers may work at the same time, each in a transaction of its own (READ COMMITTED).
+
+    A transaction holds many events: `prepare` is called once with all of them, then `handle` with each.
+    When something fails, all of it is rolled back and done again, perhaps with fewer events.
+    """
+
+    consumer_name: str
+    """Who processed it, in the inbox; also the Kafka consumer group. Durable: a new name starts from the beginning."""
+
+    contracts: tuple[type[Contract], ...]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted({contract.topic for contract in self.contracts}))
+
+    def prepare(self, contracts: Sequence[Contract], tx: Connection) -> None:  # noqa: B027
+        """Takes the locks that handling these contracts needs, always in one fixed order; by default none.
+
+        Consumers that lock rows as their events come, each in another order, wait for each other in a
+        circle. PostgreSQL ends that after a second by failing one of them.
+        """
+
+    @abstractmethod
+    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+        """Applies one event through `tx`, without commit or rollback.
+
+        Raising means "not now": an error that passes by itself is waited out, any other is tried again a
+        few times and then quarantined. What can be foreseen is no error but a fact to record, or a
+        Quarantine to return; what was written before that answer is not kept.
+        """
