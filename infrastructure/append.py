@@ -45,14 +45,14 @@ INSERT_ONE = """
 INSERT_SEVERAL = """
     INSERT INTO stored_events (originator_id, originator_version, topic, state)
     SELECT originator_id, originator_version, topic, state
-    FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[])
+    FROM unnest(%s::text[], %s::bigint[], %s::text[], %b::bytea[])
          WITH ORDINALITY AS new (originator_id, originator_version, topic, state, place)
     ORDER BY place RETURNING position
 """
 
 FIND_EXACTLY_THESE = """
     SELECT stored.position
-    FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[])
+    FROM unnest(%s::text[], %s::bigint[], %s::text[], %b::bytea[])
          WITH ORDINALITY AS ours (originator_id, originator_version, topic, state, place)
     JOIN stored_events AS stored USING (originator_id, originator_version)
     WHERE stored.topic = ours.topic AND stored.state = ours.state

@@ -81,10 +81,10 @@ DESCRIBE_OPEN_WRITE_TRANSACTIONS = """
            activity.query_start, clock_timestamp() - coalesce(activity.xact_start, prepared.prepared), activity.query
     FROM pg_locks AS lock
     LEFT JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
-    LEFT JOIN pg_prepared_xacts AS prepared
-           ON lock.pid IS NULL AND lock.virtualtransaction = '-1/' || prepared.transaction::text
-    WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
-      AND relation = 'stored_events'::regclass
+    LEFT JOIN (pg_locks AS own JOIN pg_prepared_xacts AS prepared ON prepared.transaction = own.transactionid)
+           ON lock.pid IS NULL AND own.pid IS NULL AND own.virtualtransaction = lock.virtualtransaction
+    WHERE lock.locktype = 'relation' AND lock.mode = 'RowExclusiveLock' AND lock.granted
+      AND lock.relation = 'stored_events'::regclass
       AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     ORDER BY 5 DESC NULLS LAST
 """
