@@ -57,6 +57,7 @@ class Child:
         plan = {
             "command": [str(part) for part in command],
             "lifeline": lifeline,
+            "hold_open": list(hold_open),
             "account": asdict(account) if account else None,
             "at_our_death": int(at_our_death),
             "grace": grace,

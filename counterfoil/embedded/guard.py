@@ -67,12 +67,9 @@ def _reset_signals() -> None:
 def _watch(command: int, plan: dict[str, Any]) -> None:
     for name in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # we share the command's process group and outlive it
-    lifeline = os.dup2(plan["lifeline"], 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-    devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(devnull, stream)
-    if os.read(lifeline, 1) == RELEASE:
+    for held in plan["hold_open"]:
+        os.close(held)  # for the command to hold, not for us
+    if os.read(plan["lifeline"], 1) == RELEASE:
         return
     _end(command, plan["at_our_death"], plan["grace"])
     if plan["remove"] is not None:

@@ -86,11 +86,11 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + within
         try:
             folder = self._open_folder()
-            account = account_for_a_server(self._run_as)
-            hand_over(folder, account)
-            programs = postgres_binaries(account, folder / "programs")
             lock = _lock(folder, deadline)
             try:
+                account = account_for_a_server(self._run_as)
+                hand_over(folder, account)
+                programs = postgres_binaries(account, folder / "programs")
                 self._password = self._ensure_cluster(folder, programs, account, deadline)
                 self._server = self._launch(folder, programs, account, lock)
             finally:
@@ -134,6 +134,7 @@ class EmbeddedPostgres:
             else:
                 self._folder = self._data_dir.absolute()
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _refuse_what_is_not_ours(self._folder)
         return self._folder
 
     def _ensure_cluster(self, folder: Path, programs: Path, account: Account | None, deadline: float) -> str:
@@ -200,6 +201,12 @@ class EmbeddedPostgres:
                 time.sleep(0.02)
             else:
                 return
+
+
+def _refuse_what_is_not_ours(folder: Path) -> None:
+    """A folder given by mistake keeps its files and their owners. Raises ServiceFailed."""
+    if any(folder.iterdir()) and not (folder / "lock").exists():
+        raise ServiceFailed(_NAME, f"puts its data into an empty folder or one of its own, not into {folder}", "")
 
 
 def _lock(folder: Path, deadline: float) -> int:

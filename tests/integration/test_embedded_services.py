@@ -48,11 +48,12 @@ def _nothing_left(services: dict[str, Any], folder: Path) -> bool:
 def test_a_killed_parent_leaves_neither_servers_nor_data_behind(programs: Programs, tmp_path: Path) -> None:
     parent = programs.python(*PARENT, env={"TMPDIR": str(tmp_path)})
     services = _services_of(parent)
-    with psycopg.connect(services["dsn"], autocommit=True) as at_work:
-        backend = at_work.info.backend_pid
-        parent.kill()
-        eventually(lambda: _nothing_left(services, tmp_path))
-        assert _gone(backend)
+    at_work = psycopg.connect(services["dsn"], autocommit=True)
+    at_work.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1000000000)")
+    parent.kill()
+    eventually(lambda: _nothing_left(services, tmp_path))
+    assert _gone(at_work.info.backend_pid)
+    at_work.close()
 
 
 def test_a_ctrl_c_ends_the_parent_and_the_parent_ends_its_servers(programs: Programs, tmp_path: Path) -> None:
@@ -165,6 +166,13 @@ def test_two_servers_never_share_one_data_folder(tmp_path: Path) -> None:
         with pytest.raises(ServiceFailed, match="running already"):
             EmbeddedPostgres(tmp_path).start(within=0.5)
         psycopg.connect(first.dsn()).close()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(ServiceFailed, match="an empty folder or one of its own"):
+        EmbeddedPostgres(tmp_path).start()
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_a_failed_start_says_why(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.apache_kafka import RealKafka
 from tests.support.databases import PostgresServer
-from tests.support.kafka import EmptyTopics, Kafka, create_topic
+from tests.support.kafka import EmptyTopics, Kafka, create_topic, groups_with_offsets_in
 from tests.support.processes import Programs
 from tests.support.proxy import TcpProxy
 from tests.support.wait import eventually
@@ -42,8 +42,8 @@ def test_a_lost_reply_leaves_the_commit_done_and_the_client_without_an_answer(
     empty_dsn: str, proxied_dsn: str, proxy: TcpProxy, after_bytes: int
 ) -> None:
     with psycopg.connect(proxied_dsn) as bystander, psycopg.connect(proxied_dsn, autocommit=True) as connection:
-        connection.execute("INSERT INTO notes VALUES (%s)", ["answered"])
         lost = proxy.lose_reply_to(b"unheard", after_bytes)
+        connection.execute("INSERT INTO notes VALUES (%s)", ["answered"])
         with pytest.raises(psycopg.OperationalError):
             connection.execute("INSERT INTO notes VALUES (%s)", ["unheard"])
         assert lost.wait(5.0)
@@ -134,8 +134,9 @@ def test_an_emptied_topic_has_no_messages_and_no_group_has_a_place_in_it(
     name = unique_name("orders")
     for value in (b"first", b"second"):
         empty_topics(name, partitions=2)
+        assert groups_with_offsets_in(kafka.bootstrap, name) == []
         _produce(kafka.bootstrap, name, value)
-        assert _consume_one(kafka.bootstrap, name, group=name) == value
+        assert _consume_one(kafka.bootstrap, name, group=unique_name("first-to-ask")) == value
 
 
 @pytest.mark.kafka

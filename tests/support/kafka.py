@@ -85,13 +85,14 @@ def delete_topic(bootstrap: str, name: str) -> None:
 
 def empty_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
     """Make sure that it exists and holds nothing, and that no consumer group remembers a place in it."""
-    admin = _admin(bootstrap)
     delete_topic(bootstrap, name)
-    eventually(lambda: not _groups_with_offsets_in(name, admin))  # the broker forgets them a little later
+    eventually(lambda: not groups_with_offsets_in(bootstrap, name))  # the broker forgets them a little later
     create_topic(bootstrap, name, partitions)
 
 
-def _groups_with_offsets_in(topic: str, admin: AdminClient) -> list[str]:
+def groups_with_offsets_in(bootstrap: str, topic: str) -> list[str]:
+    """The consumer groups that have committed a place in the topic."""
+    admin = _admin(bootstrap)
     groups = [each.group_id for each in admin.list_consumer_groups().result(_ADMIN_SECONDS).valid]
     return [group for group in groups if topic in _topics_with_offsets_of(group, admin)]
 
