@@ -11,12 +11,17 @@ RELAY_PUBLISHED = Counter("counterfoil_relay_published_total", "Messages acknowl
 RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay"])
 RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost while working", ["relay"])
 PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
+PRODUCERS_REPLACED = Counter("counterfoil_producers_replaced_total", "Kafka producers given up after a failure")
 WAKE_UPS = Counter("counterfoil_wake_ups_total", "What woke a reader of the store", ["cause"])
 GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an unsettled position")
 GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Gaps proven to stay empty, and passed")
 
 APPENDS = Counter("counterfoil_appends_total", "Events appended to the store", ["outcome"])
 
+SUBSCRIBER_PARTITIONS = Gauge("counterfoil_subscriber_partitions", "Partitions assigned to this process", ["group"])
+SUBSCRIBER_TROUBLES = Counter(
+    "counterfoil_subscriber_troubles_total", "What Kafka's client complained of, by its name", ["group", "error"]
+)
 INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])
 INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
 INBOX_RETRIES = Counter("counterfoil_inbox_retries_total", "Batches tried again", ["consumer", "error"])

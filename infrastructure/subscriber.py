@@ -1,0 +1,225 @@
+"""Records from Kafka, at least once, in order per partition; offsets are committed by hand, after the work.
+
+All calls belong to one thread, in which Kafka's client also calls back when partitions come and go. What
+may wait for a broker without end, a commit and leaving the group, is done by a thread of its own, and
+waited for only so long.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from domain.errors import CounterfoilError
+from infrastructure import bounded, metrics
+from infrastructure.committer import Committer
+from infrastructure.kafka_config import connection_config
+from infrastructure.progress import Progress
+from infrastructure.record import Record
+from infrastructure.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+MAX_POLL_INTERVAL = 300.0
+"""Seconds. A consumer that does not poll for so long is taken for dead and loses its partitions."""
+LEAVE_SECONDS = 2.0
+"""Longest wait for leaving the group."""
+_TURN = 0.1
+"""Seconds between two looks at the stop event."""
+_KEEP_ALIVE = MAX_POLL_INTERVAL / 10
+
+
+@dataclass(eq=False)
+class SubscriberFailed(CounterfoilError):
+    """The Kafka client has given up for good. error: its name of the reason.
+
+    What to do: close the subscriber and make a new one. What was not committed is delivered again.
+    """
+
+    error: str
+
+    def __str__(self) -> str:
+        return f"Kafka's client has given up ({self.error}). Close this subscriber and make a new one."
+
+
+def consumer_config(settings: Settings, group: str) -> dict[str, Any]:
+    """Holds the password: never log it."""
+    return connection_config(settings) | {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",  # `latest` would lose what came while the group's offsets were gone
+        "isolation.level": "read_committed",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": round(settings.session_timeout * 1000),
+        "heartbeat.interval.ms": round(min(settings.session_timeout / 3, 3) * 1000),
+        "max.poll.interval.ms": round(MAX_POLL_INTERVAL * 1000),
+        "allow.auto.create.topics": False,  # a misspelt topic must not come to life
+        "topic.metadata.refresh.interval.ms": 5_000,  # how long a topic that is just being made stays unseen
+        "log_level": 0,  # what matters reaches us as an error
+    }
+
+
+class Subscriber:
+    """A member of a consumer group. Use it in a `with` block.
+
+    Guarantees: an offset is committed only when every record before it was finished; a partition that
+    was taken away has its finished records committed first, if there is time to; for a partition that
+    was lost nothing more is committed. A record may be delivered again at any time.
+    """
+
+    def __init__(
+        self, settings: Settings, group: str, topics: Sequence[str], changes: Mapping[str, Any] | None = None
+    ) -> None:
+        """changes: to the consumer's configuration."""
+        self._group = group
+        self._partitions: dict[tuple[str, int], Progress] = {}
+        self._waiting: list[Record] = []
+        self._paused = False
+        self._fatal: str | None = None
+        self._troubles: set[str] = set()
+        self._polled_at = monotonic()
+        config = consumer_config(settings, group) | dict(changes or {}) | {"error_cb": self._on_error}
+        self._consumer = Consumer(config)
+        self._committer = Committer(self._consumer, self._on_error)
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def __enter__(self) -> "Subscriber":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def poll(self, most: int, wait: float) -> list[Record]:
+        """What there is: at most `most` records, none when there were none for `wait` seconds.
+
+        Each one is unfinished until `finish`. Records that were rewound come first. A topic that is
+        missing, or a broker that is away, means no records. Raises SubscriberFailed.
+        """
+        if not self._waiting:
+            self._fetch(most, wait)
+        records, self._waiting = self._waiting[:most], self._waiting[most:]
+        if not records:
+            self._committer.commit_again(self._partitions)
+        return records
+
+    def finish(self, records: Iterable[Record]) -> None:
+        """They are done with. Those of a partition that was taken away meanwhile are no longer ours to finish."""
+        for record in records:
+            progress = self._partitions.get((record.topic, record.partition))
+            if progress is not None:
+                progress.finish(record.offset)
+
+    def commit(self) -> bool:
+        """Commits what is finished. False when that was not confirmed within a few seconds: it is tried again later."""
+        return self._committer.commit(self._partitions)
+
+    def rewind(self) -> None:
+        """All records that are not finished come again."""
+        self._waiting = [record for progress in self._partitions.values() for record in progress.unfinished]
+
+    def idle(self, stop: Event, seconds: float) -> None:
+        """Waits, and stays a live member of the group meanwhile; over at once when told to stop."""
+        until = monotonic() + seconds
+        self.pause()
+        try:
+            while not stop.is_set() and (left := until - monotonic()) > 0:
+                self._fetch(1, min(left, _TURN))
+        finally:
+            self.resume()
+
+    def keep_alive(self) -> None:
+        """To be called now and then during long work; polls when that has become due, without new records."""
+        if monotonic() - self._polled_at > _KEEP_ALIVE:
+            self.pause()
+            try:
+                self._fetch(1, 0)
+            finally:
+                self.resume()
+
+    def pause(self) -> None:
+        """Polling brings no new records until `resume`, also of partitions that come meanwhile."""
+        self._paused = True
+        self._consumer.pause(self._assigned())
+
+    def resume(self) -> None:
+        self._paused = False
+        self._consumer.resume(self._assigned())
+
+    def close(self) -> None:
+        """Commits what is finished and leaves the group, so that others take over at once; a few seconds at most."""
+        self.commit()
+        if not bounded.within(LEAVE_SECONDS, self._consumer.close, "kafka-consumer-close"):
+            logger.warning("left without the broker's confirmation", extra={"group": self._group})
+
+    # --- What comes -----------------------------------------------------------------------------------
+
+    def _fetch(self, most: int, wait: float) -> None:
+        """Waits only for the first record, then takes what has arrived: so no record waits for a batch to fill."""
+        self._polled_at = monotonic()
+        first = self._consumer.poll(wait)
+        messages = [] if first is None else [first]
+        if messages and most > 1:
+            messages += self._consumer.consume(most - 1, timeout=0)
+        for message in messages:
+            self._take(message)
+        if self._fatal:
+            raise SubscriberFailed(self._fatal)
+
+    def _take(self, message: Message) -> None:
+        if (error := message.error()) is not None:
+            self._on_error(error)
+            return
+        record = Record.of(message)
+        progress = self._partitions.get((record.topic, record.partition))
+        if progress is None:
+            return  # taken away after it had arrived here: it is another member's now
+        progress.add(record)
+        self._waiting.append(record)
+        self._troubles.clear()
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Nearly all pass by themselves and repeat until then: counted each time, logged once."""
+        metrics.SUBSCRIBER_TROUBLES.labels(self._group, error.name()).inc()
+        if error.fatal():
+            self._fatal = error.name()
+        if error.name() not in self._troubles:
+            self._troubles.add(error.name())
+            logger.warning("trouble with Kafka", extra={"group": self._group, "error": error.name()})
+
+    # --- Partitions come and go -----------------------------------------------------------------------
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        self._partitions |= {(each.topic, each.partition): Progress() for each in partitions}
+        if self._paused:
+            consumer.pause(partitions)
+        self._tell("partitions assigned", partitions)
+
+    def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._committer.commit(self._forget(partitions))
+        self._tell("partitions revoked", partitions)
+
+    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Others have them already, and perhaps have come further."""
+        self._forget(partitions)
+        self._tell("partitions lost", partitions)
+
+    def _forget(self, partitions: list[TopicPartition]) -> dict[tuple[str, int], Progress]:
+        gone = {(each.topic, each.partition) for each in partitions} & self._partitions.keys()
+        self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in gone]
+        return {each: self._partitions.pop(each) for each in gone}
+
+    def _assigned(self) -> list[TopicPartition]:
+        return [TopicPartition(*place) for place in self._partitions]
+
+    def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+        metrics.SUBSCRIBER_PARTITIONS.labels(self._group).set(len(self._partitions))
+        names = [f"{each.topic}/{each.partition}" for each in partitions]
+        logger.info(what, extra={"group": self._group, "partitions": names, "now": len(self._partitions)})

@@ -1,0 +1,110 @@
+"""Feeds a projection from Kafka: poll, read, settle in the database, and only then let the offsets pass."""
+
+import logging
+from collections.abc import Iterator
+from threading import Event
+from time import monotonic
+
+from infrastructure import metrics
+from infrastructure.backoff import Backoff
+from infrastructure.postgres import cause_of
+from infrastructure.record import Record
+from infrastructure.settings import Settings
+from infrastructure.subscriber import Subscriber
+from infrastructure.supervisor import beat
+from projections.base import Projection
+from projections.batch import Readable
+from projections.database import Database
+from projections.decoding import Decoded, Decoder, Faulty, Ignored
+from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
+from projections.quarantine import Parked
+from projections.settling import LONGEST_BATCH, Settler
+
+logger = logging.getLogger(__name__)
+
+
+class Runner:
+    """Runs one projection as a member of the consumer group that has its name; any number may run at once.
+
+    Trouble that no event is at fault for, such as a database that is away, read-only or out of a deadlock,
+    is waited out: nothing is skipped, no attempt is spent, and Kafka is polled meanwhile. What an event
+    is at fault for ends with that event in quarantine and its neighbours applied.
+    """
+
+    def __init__(self, projection: Projection, dsn: str, settings: Settings) -> None:
+        self._projection, self._settings = projection, settings
+        self._name = projection.consumer_name
+        self._decoder = Decoder(projection.contracts)
+        self._database = Database(dsn, f"counterfoil project {self._name}")
+        self._batch_size = settings.consume_batch_size
+        self._backoff = Backoff(base=0.1, cap=5.0)
+
+    def run(self, stop: Event) -> None:
+        """Until told to stop; then, within `stop_grace`, the batch is finished or rolled back, the offsets of what
+        is committed are committed too, and the group is left.
+
+        Raises what cannot be waited out, such as SubscriberFailed: run it again, after a while.
+        """
+        patience = self._settings.stop_grace / 2  # the other half is for Kafka
+        try:
+            with (
+                Subscriber(self._settings, self._name, self._projection.topics) as subscriber,
+                self._database.cut_when_late(stop, patience),
+            ):
+                while not stop.is_set():
+                    self.step(subscriber, stop)
+        finally:
+            self._database.drop()
+
+    def step(self, subscriber: Subscriber, stop: Event) -> bool:
+        """One batch, from poll to committed offset. True when there was one and all of it is settled."""
+        beat(self._name)
+        records = subscriber.poll(self._batch_size, self._settings.consume_wait)
+        if not records:
+            return False
+        settled, wait = False, 0.0
+        started = monotonic()
+        settler = Settler(self._projection, self._database, subscriber, self._settings.handler_attempts, stop)
+        try:
+            settler.settle(list(self._read(records, subscriber)))
+            settled = True
+        except StopAsked:
+            logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
+        except TooSlow:
+            self._batch_size = max(1, self._batch_size // 2)
+        except Exception as error:
+            if not is_no_event_at_fault(error):
+                raise
+            wait = self._wait_for(error)
+        subscriber.commit()
+        if settled:
+            self._went_well(monotonic() - started)
+        else:
+            subscriber.rewind()
+            subscriber.idle(stop, wait)
+        return settled
+
+    def _read(self, records: list[Record], subscriber: Subscriber) -> Iterator[Readable | Parked]:
+        """What is there to apply or to park. What the projection does not handle is finished with that."""
+        for record in records:
+            match self._decoder.decode(record):
+                case Decoded(contract):
+                    yield Readable(record, contract)
+                case Faulty() as fault:
+                    yield Parked(record, fault)
+                case Ignored():
+                    subscriber.finish([record])
+                    metrics.INBOX_EVENTS.labels(self._name, "ignored").inc()
+
+    def _went_well(self, seconds: float) -> None:
+        self._backoff.reset()
+        if seconds < LONGEST_BATCH / 4:
+            self._batch_size = min(self._settings.consume_batch_size, self._batch_size * 2)
+
+    def _wait_for(self, trouble: Exception) -> float:
+        """Seconds. The connection is given up: another server may be the one that takes writes now."""
+        self._database.drop()
+        cause = cause_of(trouble)
+        metrics.INBOX_RETRIES.labels(self._name, cause).inc()
+        logger.warning("the batch waits", extra={"consumer": self._name, "error": cause})
+        return self._backoff.next_delay()

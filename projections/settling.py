@@ -1,0 +1,102 @@
+"""Settles a batch by whatever it takes: apply it, split it, try an event again, put it in quarantine."""
+
+import logging
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+
+from infrastructure import metrics
+from infrastructure.backoff import Backoff
+from infrastructure.postgres import cause_of
+from infrastructure.subscriber import Subscriber
+from projections.base import Projection
+from projections.batch import Batch, Outcome, apply_batch
+from projections.database import Database
+from projections.decoding import Category
+from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
+from projections.quarantine import Parked
+
+logger = logging.getLogger(__name__)
+
+LONGEST_BATCH = 10.0
+"""Seconds after which a batch is given up when its next event is due. Together with the one event that may be
+under way, whose statements have limits of their own, this stays far below the time after which Kafka takes
+a silent consumer for dead."""
+
+
+@dataclass(frozen=True)
+class Settler:
+    projection: Projection
+    database: Database
+    subscriber: Subscriber
+    attempts: int
+    stop: Event
+
+    def settle(self, batch: Batch, attempt: int = 1) -> None:
+        """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished.
+
+        A batch that fails is split until the event at fault stands alone; that one is tried `attempts`
+        times, then parked. Raises StopAsked, TooSlow, and any error that no event is at fault for, with
+        everything up to some record finished and nothing done of the rest; also what keeps a record from
+        being parked.
+        """
+        self.subscriber.keep_alive()
+        failure = self._apply(batch) if batch else None
+        if failure is None:
+            return
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            self.settle(batch[:middle])
+            self.settle(batch[middle:])
+            return
+        (culprit,) = batch
+        if isinstance(culprit, Parked):
+            raise failure
+        if attempt < self.attempts:
+            metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()
+            self.subscriber.idle(self.stop, Backoff(base=0.1 * 2**attempt, cap=5.0).next_delay())
+            self.settle(batch, attempt + 1)
+        else:
+            reason = f"handling failed {attempt} times, at last with {cause_of(failure)}"
+            self.settle([culprit.parked(Category.HANDLER, reason)])
+
+    def _apply(self, batch: Batch) -> Exception | None:
+        """None when the batch is committed, else what one of its events is at fault for."""
+        started = monotonic()
+
+        def before_each() -> None:
+            if self.stop.is_set():
+                raise StopAsked
+            if monotonic() - started > LONGEST_BATCH:
+                raise TooSlow
+
+        before_each()
+        try:
+            outcome = apply_batch(batch, self.projection, self.database.connection(), before_each)
+        except Exception as error:
+            if is_no_event_at_fault(error):
+                raise
+            return error
+        self.subscriber.finish(each.record for each in batch)
+        metrics.INBOX_BATCH_SECONDS.labels(self.projection.consumer_name).observe(monotonic() - started)
+        self._tell(outcome)
+        return None
+
+    def _tell(self, outcome: Outcome) -> None:
+        name = self.projection.consumer_name
+        metrics.INBOX_EVENTS.labels(name, "applied").inc(outcome.applied)
+        metrics.INBOX_EVENTS.labels(name, "duplicate").inc(outcome.duplicates)
+        metrics.INBOX_EVENTS.labels(name, "quarantined").inc(len(outcome.parked))
+        for record, fault in outcome.parked:
+            metrics.QUARANTINED.labels(name, fault.category.value).inc()
+            logger.warning(
+                "put in quarantine",
+                extra={
+                    "consumer": name,
+                    "event_id": fault.event_id,
+                    "topic": record.topic,
+                    "partition": record.partition,
+                    "offset": record.offset,
+                    "category": fault.category.value,
+                },
+            )
