@@ -1,0 +1,182 @@
+"""Hints: quick when all is well, harmless when it is not."""
+
+import contextlib
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from infrastructure import metrics
+from infrastructure.event_store import PostgresRecorder
+from infrastructure.hints import LISTEN, HintListener, HintSender
+from infrastructure.postgres import Connection
+from tests.support.stored_events import autocommit, event, proxied
+from tests.support.wait import eventually
+
+LISTENERS = "pg_stat_activity WHERE application_name = 'counterfoil listener' AND datname = current_database()"
+
+
+@contextlib.contextmanager
+def listening(dsn: str) -> Iterator[threading.Event]:
+    """An event that hints set; it begins listening before the test goes on."""
+    heard = threading.Event()
+    listener = HintListener(dsn, heard.set)
+    listener.start()
+    try:
+        assert heard.wait(10), "it calls once when it begins to listen"
+        heard.clear()
+        yield heard
+    finally:
+        assert listener.stop()
+
+
+@pytest.fixture
+def ear(store_dsn: str) -> Iterator[Connection]:
+    """A plain listening session that counts."""
+    with autocommit(store_dsn) as session:
+        session.execute(LISTEN)
+        yield session
+
+
+# --- Sending ------------------------------------------------------------------------------------------
+
+
+def test_an_append_is_heard_by_a_listener(store_dsn: str) -> None:
+    with listening(store_dsn) as heard, contextlib.closing(PostgresRecorder(store_dsn, 2, patience=5)) as recorder:
+        recorder.insert_events([event("a")])
+        assert heard.wait(5)
+
+
+def test_a_hint_comes_after_the_commit_and_on_another_connection(store_dsn: str, ear: Connection) -> None:
+    """Inside the append a NOTIFY would make all commits of the server queue."""
+    with contextlib.closing(PostgresRecorder(store_dsn, 2, patience=5)) as recorder:
+        recorder.insert_events([event("a")])
+        (notify,) = ear.notifies(timeout=5, stop_after=1)
+        appending = "SELECT pid FROM pg_stat_activity WHERE application_name = 'counterfoil store'"
+        assert notify.pid not in {pid for (pid,) in ear.execute(appending)}
+
+
+def test_many_hints_at_once_become_few(store_dsn: str, ear: Connection) -> None:
+    sender = HintSender(store_dsn)
+    until, asked = time.monotonic() + 0.5, 0
+    while time.monotonic() < until:
+        sender.hint()
+        asked += 1
+    sender.close()
+    heard = len(list(ear.notifies(timeout=0.5)))
+    assert asked > 1_000
+    assert 1 <= heard <= 110, "one in 5 ms at most"
+
+
+def test_a_short_lived_process_is_heard(store_dsn: str, ear: Connection) -> None:
+    """It ends as soon as its event is stored, before any background thread has got far."""
+    program = (
+        "import sys; from infrastructure.event_store import PostgresRecorder; "
+        "from tests.support.stored_events import event; "
+        "recorder = PostgresRecorder(sys.argv[1], 1, patience=5); "
+        "recorder.insert_events([event('a')]); recorder.close()"
+    )
+    subprocess.run([sys.executable, "-c", program, store_dsn], check=True, timeout=30)
+    assert len(list(ear.notifies(timeout=1, stop_after=1))) == 1
+
+
+def test_closing_flushes_a_hint_of_this_very_moment(store_dsn: str, ear: Connection) -> None:
+    for _ in range(20):
+        sender = HintSender(store_dsn)
+        sender.hint()
+        sender.close()
+        assert len(list(ear.notifies(timeout=1, stop_after=1))) == 1
+
+
+def test_a_forked_child_sends_hints_of_its_own(store_dsn: str, ear: Connection) -> None:
+    sender = HintSender(store_dsn)
+    sender.hint()
+    (of_the_parent,) = ear.notifies(timeout=5, stop_after=1)
+
+    def child() -> None:
+        sender.hint()
+        sender.close()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    (of_the_child,) = ear.notifies(timeout=5, stop_after=1)
+    process.join(10)
+    assert process.exitcode == 0
+    sender.hint()
+    (again,) = ear.notifies(timeout=5, stop_after=1)
+    assert of_the_child.pid != of_the_parent.pid == again.pid
+    sender.close()
+
+
+def test_with_no_database_hinting_neither_waits_nor_fails(store_dsn: str) -> None:
+    sender = HintSender(make_conninfo(store_dsn, port=1))
+    began = time.monotonic()
+    for _ in range(1_000):
+        sender.hint()
+    assert time.monotonic() - began < 0.5
+    sender.close(within=0.3)
+    assert time.monotonic() - began < 2
+
+
+def test_with_a_silent_database_an_append_and_its_close_are_not_delayed(store_dsn: str) -> None:
+    with proxied(store_dsn) as (proxy, through):
+        sender = HintSender(through)
+        proxy.blackhole()
+        began = time.monotonic()
+        sender.hint()
+        sender.close(within=0.5)
+        assert time.monotonic() - began < 2
+
+
+def test_hints_are_sent_again_when_the_database_is_back(store_dsn: str, ear: Connection) -> None:
+    with proxied(store_dsn) as (proxy, through):
+        sender = HintSender(through)
+        sender.hint()
+        assert len(list(ear.notifies(timeout=5, stop_after=1))) == 1
+        proxy.cut()
+        sender.hint()
+        time.sleep(0.2)
+        proxy.resume()
+        assert len(list(ear.notifies(timeout=10, stop_after=1))) == 1
+        sender.close()
+
+
+# --- Listening ----------------------------------------------------------------------------------------
+
+
+def test_a_terminated_listener_is_rebuilt(store_dsn: str) -> None:
+    with listening(store_dsn) as heard, autocommit(store_dsn) as admin:
+        admin.execute("SELECT pg_terminate_backend(pid) FROM " + LISTENERS)
+        assert heard.wait(10), "what may have gone unheard is announced"
+        heard.clear()
+        admin.execute("NOTIFY counterfoil_stored")
+        assert heard.wait(5)
+
+
+def test_a_listener_whose_connection_died_without_a_word_is_rebuilt(store_dsn: str) -> None:
+    """No error ever arrives: the listener must ask."""
+    given_up = metrics.LOOP_RESTARTS.labels("hint-listener", "OperationalError")
+    with proxied(store_dsn) as (proxy, through), listening(through) as heard:
+        before = given_up._value.get()
+        proxy.blackhole()
+        eventually(lambda: given_up._value.get() > before, within=15)
+        assert not heard.is_set()
+        proxy.resume()
+        assert heard.wait(15)
+
+
+def test_a_quiet_listener_still_beats(store_dsn: str) -> None:
+    beats = metrics.LOOP_BEAT.labels("hint-listener")
+    with listening(store_dsn):
+        first = beats._value.get()
+        eventually(lambda: beats._value.get() > first)
+
+
+def test_a_listener_stops_during_an_outage(store_dsn: str) -> None:
+    with proxied(store_dsn) as (proxy, through), listening(through):
+        proxy.cut()
