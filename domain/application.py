@@ -2,7 +2,6 @@
 
 import os
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -68,7 +67,7 @@ class Application(LibraryApplication[str]):
             try:
                 return decide()
             except IntegrityError:
-                time.sleep(random.uniform(0, 0.002 * 2**attempt))  # noqa: S311
+                self.closing.wait(random.uniform(0, 0.002 * 2**attempt))  # noqa: S311
         raise VersionConflict(self.attempts)
 
 
