@@ -61,7 +61,11 @@ class RealKafka:
         self._server: Child | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -133,6 +137,7 @@ class RealKafka:
         formatting = Child(
             self._java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)),
             log=folder / "format.log",
+            remove=folder,
         )
         try:
             returncode = formatting.wait(within=60.0)
