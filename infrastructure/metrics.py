@@ -12,6 +12,9 @@ RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an e
 RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost while working", ["relay"])
 PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
 PRODUCERS_REPLACED = Counter("counterfoil_producers_replaced_total", "Kafka producers given up after a failure")
+TOPIC_PARTITIONS_UNEXPECTED = Gauge(
+    "counterfoil_topic_partitions_unexpected", "1 where the partition count is not that of the settings", ["topic"]
+)
 WAKE_UPS = Counter("counterfoil_wake_ups_total", "What woke a reader of the store", ["cause"])
 GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an unsettled position")
 GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Gaps proven to stay empty, and passed")

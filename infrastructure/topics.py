@@ -1,0 +1,91 @@
+"""The topics that an outbox publishes to: made when missing, and their partitions counted.
+
+A topic with another number of partitions than the settings name is published to all the same, and said
+loudly: whoever changed the count has already moved keys to other partitions, and stopping the relay
+would not bring the order between old and new events back. Only who reads the topic can, by draining the
+old partitions first.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import TimeoutError as NoAnswer
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from domain.contracts import Contract
+from domain.errors import CounterfoilError
+from infrastructure import metrics
+from infrastructure.kafka_config import connection_config
+from infrastructure.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 3.0
+"""Longest wait for each answer of the cluster, in seconds."""
+
+
+@dataclass(eq=False)
+class TopicsNotReady(CounterfoilError):
+    """The topics cannot be published to yet: Kafka is away, or one is missing and could not be made.
+
+    topic: the one in question, or None when it concerns them all. error: Kafka's or the client's name of it.
+    What to do: try again later. When it does not pass, create the topic, or allow the relay to.
+    """
+
+    topic: str | None
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.topic or 'Kafka'} is not ready ({self.error}). Try again; if it stays so, create the topic."
+
+
+def ensure_topics(settings: Settings, contracts: Sequence[type[Contract]]) -> None:
+    """Makes the missing topics of these contracts, with the partitions and replicas of the settings.
+
+    One attempt, of a few seconds at most. Returns when every topic is there. Raises TopicsNotReady.
+    """
+    quiet: dict[str, Any] = {"error_cb": lambda _error: None, "log_level": 0}
+    admin = AdminClient(connection_config(settings) | quiet)
+    names = list(dict.fromkeys(contract.topic for contract in contracts))
+    found = _existing(admin)
+    for name in names:
+        if name in found:
+            _compare(name, found[name], settings)
+        else:
+            _create(admin, name, settings)
+
+
+def _existing(admin: AdminClient) -> dict[str, int]:
+    """Partition counts. All topics are asked for, because a question for one that is missing might make it."""
+    try:
+        topics = admin.list_topics(timeout=_PATIENCE).topics
+    except KafkaException as error:
+        raise TopicsNotReady(None, error.args[0].name()) from None
+    return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+
+
+def _create(admin: AdminClient, name: str, settings: Settings) -> None:
+    topic = NewTopic(name, settings.topic_partitions, settings.topic_replication_factor)
+    try:
+        admin.create_topics([topic], operation_timeout=_PATIENCE)[name].result(_PATIENCE)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another relay was faster
+            raise TopicsNotReady(name, error.args[0].name()) from None
+    except NoAnswer:
+        raise TopicsNotReady(name, "_TIMED_OUT") from None
+    else:
+        logger.info("topic created", extra={"topic": name, "partitions": settings.topic_partitions})
+
+
+def _compare(name: str, partitions: int, settings: Settings) -> None:
+    unexpected = partitions != settings.topic_partitions
+    metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(name).set(unexpected)
+    if unexpected:
+        logger.error(
+            "topic has another number of partitions than the settings: events of a key may be out of order",
+            extra={"topic": name, "partitions": partitions, "expected": settings.topic_partitions},
+        )

@@ -1,0 +1,83 @@
+"""The relay makes the topics it needs and no others, and says so when one is not as the settings name it."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from domain.contracts import Contract
+from infrastructure.settings import Settings
+from infrastructure.topics import TopicsNotReady, ensure_topics
+from tests.support.kafka import Kafka, MakeTopic, delete_topic
+
+UniqueName = Callable[[str], str]
+
+
+def contract_on(topic_name: str) -> type[Contract]:
+    class Happened(Contract):
+        topic = topic_name
+        event_type: Literal["Happened"]
+        schema_version: Literal[1]
+
+    return Happened
+
+
+def partitions(kafka: Kafka, topic: str) -> int:
+    """0 when there is no such topic."""
+    found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).topics.get(topic)
+    return len(found.partitions) if found else 0
+
+
+@contextmanager
+def made(kafka: Kafka, topic: str) -> Iterator[str]:
+    """A topic that the code under test makes."""
+    try:
+        yield topic
+    finally:
+        delete_topic(kafka.bootstrap, topic)
+
+
+def test_a_missing_topic_is_made_with_the_partitions_of_the_settings(kafka: Kafka, unique_name: UniqueName) -> None:
+    settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=4)
+
+    with made(kafka, unique_name("orders.placed.v1")) as topic:
+        ensure_topics(settings, [contract_on(topic)])
+
+        assert partitions(kafka, topic) == 4
+
+
+def test_a_topic_that_is_there_stays_as_it_is(kafka: Kafka, topics: MakeTopic) -> None:
+    topic = topics("orders", partitions=2)
+
+    ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=2), [contract_on(topic)])
+
+    assert partitions(kafka, topic) == 2
+
+
+def test_another_number_of_partitions_is_said_loudly_and_not_changed(
+    kafka: Kafka, topics: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics("orders", partitions=3)
+
+    with caplog.at_level(logging.ERROR):
+        ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=6), [contract_on(topic)])
+
+    assert [(vars(record)["topic"], vars(record)["partitions"]) for record in caplog.records] == [(topic, 3)]
+    assert partitions(kafka, topic) == 3
+
+
+def test_without_kafka_it_says_so_soon() -> None:
+    with pytest.raises(TopicsNotReady) as not_ready:
+        ensure_topics(Settings(kafka_bootstrap_servers="127.0.0.1:1"), [contract_on("orders")])
+
+    assert not_ready.value.topic is None
+
+
+def test_a_topic_that_cannot_be_made_is_named(kafka: Kafka) -> None:
+    with pytest.raises(TopicsNotReady) as not_ready:
+        ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap), [contract_on("not a topic name")])
+
+    assert not_ready.value.topic == "not a topic name"
