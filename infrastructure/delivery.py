@@ -17,7 +17,7 @@ _TURN = 0.1
 """Seconds between two looks at the clock and the stop event."""
 _LOOK_AROUND_EVERY = 100
 """Messages between two looks at reports and lease, so that a refusal or a loss soon ends the sending."""
-_LETTING_GO = 2.0
+_LETTING_GO = 1.0
 """Longest wait for the client to report what it was told to drop."""
 
 
@@ -46,20 +46,19 @@ class Delivery:
     ) -> None:
         self._producer, self._messages, self._stop, self._turn = producer, messages, stop, turn
         self._delivered = bytearray(len(messages))
-        self._dropping = False
+        self._alone = self._dropping = False
+        self._suspects: list[int] = []
         self.failure: Failure | None = None
 
     def run(self, patience: float, patience_when_stopping: float) -> None:
-        """Until every message has its report, one is refused, or the time is over."""
-        self._deadline = monotonic() + patience
+        """Until every message has its report, one is refused for good, or the time is over."""
+        self._deadline, self._patience_when_stopping = monotonic() + patience, patience_when_stopping
         for indices in _rounds(self._messages):
-            for count, index in enumerate(indices):
-                if count % _LOOK_AROUND_EVERY == 0:
-                    self._look_around()
-                if not self._hand_over(index):
-                    break
-            self._wait_for_reports(patience_when_stopping)
-            if self._ended or len(self._producer) > 0:
+            self._send(indices)
+            suspects, self._suspects = sorted(self._suspects), []
+            for suspect in suspects:
+                self._send([suspect])
+            if not all(self._delivered[index] for index in indices):
                 return
 
     def drop_the_rest(self) -> None:
@@ -86,6 +85,20 @@ class Delivery:
     def _ended(self) -> bool:
         return self.failure is not None or self._stop.is_set() or monotonic() > self._deadline
 
+    def _send(self, indices: Sequence[int]) -> None:
+        """Hands these over and waits for their reports, for no longer than the time that is left."""
+        self._alone = len(indices) == 1
+        for count, index in enumerate(indices):
+            if count % _LOOK_AROUND_EVERY == 0:
+                self._look_around()
+            if not self._hand_over(index):
+                break
+        while len(self._producer) > 0 and monotonic() < self._deadline:
+            self._turn()
+            self._serve(self._producer.flush, _TURN)  # by its length: what flush returns is undelivered
+            if self._stop.is_set():
+                self._deadline = min(self._deadline, monotonic() + self._patience_when_stopping)
+
     def _hand_over(self, index: int) -> bool:
         """False when the message was not accepted or must not be sent any more; then neither must later ones."""
         message = self._messages[index]
@@ -107,14 +120,6 @@ class Delivery:
                 self._refuse(index, refusal.args[0])
         return False
 
-    def _wait_for_reports(self, patience_when_stopping: float) -> None:
-        """Also after a refusal: what else was handed over may well arrive, and need not be repeated then."""
-        while len(self._producer) > 0 and monotonic() < self._deadline:
-            self._turn()
-            self._serve(self._producer.flush, _TURN)  # by its length: what flush returns is undelivered
-            if self._stop.is_set():
-                self._deadline = min(self._deadline, monotonic() + patience_when_stopping)
-
     def _look_around(self, seconds: float = 0) -> None:
         self._turn()
         self._serve(self._producer.poll, seconds)
@@ -133,8 +138,10 @@ class Delivery:
     def _report(self, index: int, error: KafkaError | None, _message: Message) -> None:
         if error is None:
             self._delivered[index] = 1
-        elif not self._dropping:
+        elif self._alone or fault_of(error) is not Fault.MESSAGE:
             self._refuse(index, error)
+        elif not self._dropping:
+            self._suspects.append(index)  # its batch was refused, perhaps for a neighbour: try it alone
 
     def _refuse(self, index: int, error: KafkaError) -> None:
         self._fail(Failure(index, error.name(), fault_of(error)))

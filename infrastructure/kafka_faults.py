@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 class Fault(StrEnum):
     MESSAGE = "message"
-    """This very message would be refused again; perhaps only together with its neighbours in a batch."""
+    """This message, or one beside it in its batch, would be refused again."""
     TOPIC = "topic"
     """The topic is missing, forbidden or has an impossible name. No fault of the message: wait."""
     PRODUCER = "producer"

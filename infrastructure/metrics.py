@@ -9,6 +9,10 @@ RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all i
 RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the relay's checkpoint", ["relay"])
 RELAY_PUBLISHED = Counter("counterfoil_relay_published_total", "Messages acknowledged by Kafka", ["relay", "topic"])
 RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay"])
+RELAY_STATE = Gauge("counterfoil_relay_state", "1 for the state the relay is in", ["relay", "state"])
+RELAY_CHECKPOINT_FAILURES = Counter(
+    "counterfoil_relay_checkpoint_failures_total", "Checkpoints not written: their events are repeated", ["relay"]
+)
 RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost while working", ["relay"])
 PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
 PRODUCERS_REPLACED = Counter("counterfoil_producers_replaced_total", "Kafka producers given up after a failure")

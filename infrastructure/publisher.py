@@ -13,13 +13,13 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Producer
 
 from domain.errors import CounterfoilError
-from infrastructure import metrics
+from infrastructure import bounded, metrics
 from infrastructure.delivery import Delivery, Failure, OutgoingMessage
 from infrastructure.kafka_config import connection_config
 from infrastructure.kafka_faults import Fault
@@ -33,7 +33,7 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 """The client's own log: whatever matters reaches us as an error, and is logged here by its name."""
 
-_LETTING_GO = 2.0
+_CLOSING = 1.0
 """Longest wait for the threads of a producer to end."""
 
 
@@ -45,8 +45,8 @@ class PublishFailed(CounterfoilError):
     error: Kafka's or the client's name of the error. fault: where it lies.
     index: the message that it was reported for; None when for none in particular.
 
-    What to do: publish again from the first message that was not acknowledged; after a fault of the
-    message, that message alone, to see whether it is at fault itself or shared a batch with one that is.
+    What to do: publish again from the first message that was not acknowledged. A message that is at fault
+    itself would be refused again, also alone.
     """
 
     acknowledged: int
@@ -68,6 +68,8 @@ class Publisher(Protocol):
     """
 
     def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = ...) -> int: ...
+
+    def close(self) -> None: ...
 
 
 def producer_config(settings: Settings) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class KafkaPublisher:
     def __init__(self, settings: Settings, changes: Mapping[str, Any] | None = None) -> None:
         """changes: to the producer's configuration, such as a smaller queue."""
         self._config = producer_config(settings) | dict(changes or {}) | {"error_cb": self._on_error}
-        self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 2
+        self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
         self._producer: Producer | None = None
         self._process = os.getpid()
         self._troubles: list[str] = []
@@ -119,12 +121,10 @@ class KafkaPublisher:
         return acknowledged
 
     def close(self) -> None:
-        """Takes a few seconds at most. The next `publish` makes a new producer."""
+        """Takes a second at most. The next `publish` makes a new producer."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            closing = Thread(target=producer.close, name="kafka-producer-close", daemon=True)
-            closing.start()
-            closing.join(_LETTING_GO)
+            bounded.within(_CLOSING, producer.close, "kafka-producer-close")
 
     def _own_producer(self) -> Producer:
         if self._process != os.getpid():

@@ -1,0 +1,55 @@
+"""What an outbox is: the module of a folder of the domain that says what the world is told of its events."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from domain.base import DomainEvent
+from domain.contracts import Contract
+from domain.errors import CounterfoilError
+
+EventIdOf = Callable[[type[Contract]], str]
+ToContracts = Callable[[DomainEvent, EventIdOf], Sequence[Contract]]
+
+
+@dataclass(eq=False)
+class OutboxNotFound(CounterfoilError):
+    """There is no outbox of this name. What to do: check the name; `problem` says what is missing."""
+
+    name: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r} has no outbox: {self.problem}. Name a folder of the domain, such as domain.orders."
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """name: of the folder. contracts: all that it can publish. to_contracts: what one event becomes, maybe nothing."""
+
+    name: str
+    contracts: tuple[type[Contract], ...]
+    to_contracts: ToContracts
+
+
+def load_outbox(name: str) -> Outbox:
+    """The outbox of a folder by convention: `domain.orders` has its in the module `domain.orders.outbox`.
+
+    The module has `CONTRACTS`, the contract classes, and `to_contracts(event, event_id)`.
+    Raises OutboxNotFound; what goes wrong inside the module comes through unchanged.
+    """
+    module_name = f"{name}.outbox"
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise OutboxNotFound(name, f"there is no module {error.name}") from None
+    except (TypeError, ValueError):  # a name such as "" or ".orders" is none
+        raise OutboxNotFound(name, "that is not the name of a module") from None
+    contracts, to_contracts = getattr(module, "CONTRACTS", None), getattr(module, "to_contracts", None)
+    if not contracts or not all(isinstance(each, type) and issubclass(each, Contract) for each in contracts):
+        raise OutboxNotFound(name, f"{module_name} has no CONTRACTS, the contract classes it publishes")
+    if not callable(to_contracts):
+        raise OutboxNotFound(name, f"{module_name} has no function to_contracts(event, event_id)")
+    return Outbox(name, tuple(contracts), to_contracts)

@@ -1,0 +1,112 @@
+"""From stored events to the messages that tell of them. Pure: the same event always becomes the same bytes."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from domain.contracts import Contract
+from domain.errors import CounterfoilError
+from domain.event_mapper import EventMapper, UnknownTopic, UnreadableEvent
+from infrastructure.cloud_events import cloud_event_headers
+from infrastructure.delivery import OutgoingMessage
+from infrastructure.event_ids import event_id
+from infrastructure.event_reader import RecordedEvent
+from infrastructure.outbox import Outbox
+
+
+@dataclass(eq=False)
+class Unmappable(CounterfoilError):
+    """An event that does not become messages. problem: names fields and classes, never values.
+
+    What to do: run code that can map it; the relay waits before it and tries again.
+    """
+
+    position: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"The event at position {self.position} cannot be mapped: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """positions: of the events that were mapped, ascending. unmappable: the event that comes next, if it cannot be."""
+
+    positions: Sequence[int]
+    messages: Sequence[OutgoingMessage]
+    unmappable: Unmappable | None = None
+
+    def covered(self, acknowledged: int) -> int | None:
+        """The last position of which all messages are among the first `acknowledged`; None before the first."""
+        done = len(self.positions)
+        if acknowledged < len(self.messages):
+            done = bisect_left(self.positions, self.messages[acknowledged].position)
+        return self.positions[done - 1] if done else None
+
+
+class MessageMapper:
+    """Maps the events of one store through one outbox."""
+
+    def __init__(self, outbox: Outbox, namespace: UUID) -> None:
+        self._outbox, self._namespace = outbox, namespace
+        self._published = frozenset(outbox.contracts)
+        self._events = EventMapper()
+
+    def batch(self, events: Sequence[RecordedEvent]) -> Batch:
+        """All of them, or those before the first that cannot be mapped."""
+        positions: list[int] = []
+        messages: list[OutgoingMessage] = []
+        for event in events:
+            try:
+                messages += self.messages(event)
+            except Unmappable as unmappable:
+                return Batch(positions, messages, unmappable)
+            positions.append(event.position)
+        return Batch(positions, messages)
+
+    def messages(self, recorded: RecordedEvent) -> list[OutgoingMessage]:
+        """Often one, or none. Raises Unmappable."""
+        try:
+            contracts = self._contracts(recorded)
+            messages = [self._message(contract, recorded) for contract in contracts]
+        except (UnknownTopic, UnreadableEvent) as error:
+            raise Unmappable(recorded.position, str(error)) from error
+        except ValidationError as error:
+            raise Unmappable(recorded.position, _fields(error)) from None
+        except Exception as error:
+            problem = f"{self._outbox.name}.outbox failed with {type(error).__name__}"
+            raise Unmappable(recorded.position, problem) from error
+        if not self._published.issuperset(map(type, contracts)):
+            raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made what is not in its CONTRACTS")
+        if len({contract.event_id for contract in contracts}) < len(contracts):
+            raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made two contracts with one event id")
+        return messages
+
+    def _contracts(self, recorded: RecordedEvent) -> Sequence[Contract]:
+        event = self._events.to_domain_event(recorded)
+
+        def id_of(contract: type[Contract]) -> str:
+            return event_id(self._namespace, recorded, event.timestamp, contract.contract_type())
+
+        return self._outbox.to_contracts(event, id_of)
+
+    def _message(self, contract: Contract, recorded: RecordedEvent) -> OutgoingMessage:
+        return OutgoingMessage(
+            topic=contract.topic,
+            key=contract.key.encode(),
+            value=contract.to_bytes(),
+            headers=cloud_event_headers(contract, self._namespace, recorded.originator_version),
+            position=recorded.position,
+        )
+
+
+def _fields(error: ValidationError) -> str:
+    """Names fields and reasons, never values: it ends in logs and in the checkpoint's row."""
+    problems = (
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        for each in error.errors(include_input=False, include_context=False, include_url=False)
+    )
+    return f"{error.title}: {'; '.join(problems)}"
