@@ -44,6 +44,12 @@ def park(tx: Connection, consumer_name: str, parked: Iterable[Parked]) -> int:
         return cursor.rowcount
 
 
+def count(connection: Connection, consumer_name: str) -> int:
+    """How many records of this consumer wait for a decision."""
+    row = connection.execute(COUNT, (consumer_name,)).fetchone()
+    return row[0] if row else 0
+
+
 def _place(parked: Parked) -> tuple[str, int, int]:
     return parked.record.topic, parked.record.partition, parked.record.offset
 
