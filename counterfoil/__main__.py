@@ -1,0 +1,3 @@
+from counterfoil.cli import main
+
+main()

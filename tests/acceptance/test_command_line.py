@@ -1,0 +1,157 @@
+"""The command line as people use it: what it prints, what it refuses, and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import Kafka
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def counterfoil(store_dsn: str, inventory_dsn: str, kafka: Kafka) -> Run:
+    return in_environment(
+        {
+            "COUNTERFOIL_STORE_DSN": store_dsn,
+            "COUNTERFOIL_INVENTORY_DSN": inventory_dsn,
+            "COUNTERFOIL_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
+        }
+    )
+
+
+def in_environment(settings: Mapping[str, str]) -> Run:
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERFOIL_")}
+        command = [sys.executable, "-m", "counterfoil", *arguments]
+        return subprocess.run(command, env=ours | settings, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+ORDER = ("orders", "place", "ord_1", "--customer", "cus_1", "--line", "pen:2:3.45")
+
+
+def test_an_order_is_placed_shown_placed_again_and_cancelled(counterfoil: Run) -> None:
+    placed = json.loads(counterfoil(*ORDER, "--json").stdout)
+    again = json.loads(counterfoil(*ORDER, "--json").stdout)
+    shown = json.loads(counterfoil("orders", "show", "ord_1", "--json").stdout)
+    assert (placed["changed"], again["changed"]) == (True, False)
+    assert shown["total_minor"] == 690
+    assert shown["lines"] == [{"sku": "pen", "quantity": 2, "unit_price_minor": 345}]
+    cancelled = counterfoil("orders", "cancel", "ord_1", "--reason", "changed my mind")
+    assert cancelled.returncode == 0
+    assert "cancelled" in cancelled.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("orders", "show", "ord_404"), 1, "no order"),
+        (("orders", "cancel", "ord_404", "--reason", "x"), 1, "unknown_order"),
+        (("orders", "place", "ord_2", "--customer", "", "--line", "pen:1:1"), 1, "customer_id"),
+        (("orders", "place", "ord_2", "--customer", "c", "--line", "pen"), 2, "SKU:QUANTITY:UNIT_PRICE"),
+        (("orders", "place", "ord_2", "--customer", "c", "--line", "pen:1:1.005"), 2, "decimals"),
+        (("orders", "place", "ord_2"), 2, "--customer"),
+        (("stock", "set", "pen", "-1"), 2, "-1"),
+        (("stock", "show", "--order", "ord_404"), 1, "ord_404"),
+    ],
+)
+def test_what_is_refused_says_why_and_how_it_failed(
+    counterfoil: Run, arguments: tuple[str, ...], code: int, reason: str
+) -> None:
+    result = counterfoil(*arguments)
+    assert result.returncode == code
+    assert reason in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_same_id_with_other_content_is_refused(counterfoil: Run) -> None:
+    counterfoil(*ORDER)
+    refused = counterfoil("orders", "place", "ord_1", "--customer", "cus_2", "--line", "pen:2:3.45")
+    assert (refused.returncode, "order_id_taken" in refused.stderr) == (1, True)
+
+
+RETAIL = """\
+InvoiceNo,StockCode,Quantity,InvoiceDate,UnitPrice,CustomerID
+536365,85123A,6,12/1/10 8:26,2.55,17850
+536365,71053,6,12/1/10 8:26,3.39,17850
+536366,22633,1,12/1/10 8:28,1.85,
+536367,22633,-1,12/1/10 8:28,1.85,13047
+C536365,85123A,-6,12/1/10 9:41,2.55,17850
+C536999,D,-1,12/1/10 9:41,27.50,14527
+536368,22960,6,12/1/10 8:34,4.25,13047
+"""
+RETAIL_OPTIONS = (
+    *("--column", "order_id=InvoiceNo", "--column", "customer_id=CustomerID", "--column", "sku=StockCode"),
+    *("--column", "quantity=Quantity", "--column", "unit_price=UnitPrice", "--column", "time=InvoiceDate"),
+    *("--currency", "GBP", "--time-format", "%m/%d/%y %H:%M", "--cancel-prefix", "C"),
+)
+
+
+def test_importing_reports_each_bad_line_imports_the_rest_and_changes_nothing_the_second_time(
+    counterfoil: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "retail.csv"
+    file.write_text(RETAIL)
+    first = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
+    second = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
+    assert (first.returncode, second.returncode) == (1, 1)
+    summary = json.loads(first.stdout)
+    assert {each["line"] for each in summary.pop("refusals")} == {4, 5, 7}
+    assert summary == {"placed": 2, "cancelled": 1, "unchanged": 0, "refused": 5}
+    assert "line 4: customer_id is missing" in first.stderr
+    repeated = json.loads(second.stdout)
+    del repeated["refusals"]
+    assert repeated == {"placed": 0, "cancelled": 0, "unchanged": 3, "refused": 5}
+
+
+def test_a_wrong_column_mapping_is_a_usage_error(counterfoil: Run, tmp_path: Path) -> None:
+    file = tmp_path / "retail.csv"
+    file.write_text(RETAIL)
+    unmapped = counterfoil("orders", "import", str(file))
+    misspelt = counterfoil("orders", "import", str(file), "--column", "orderid=InvoiceNo")
+    assert (unmapped.returncode, misspelt.returncode) == (2, 2)
+
+
+def test_stock_is_set_and_shown(counterfoil: Run) -> None:
+    assert counterfoil("stock", "set", "pen", "10").returncode == 0
+    assert json.loads(counterfoil("stock", "show", "--json").stdout) == [
+        {"sku": "pen", "on_hand": 10, "reserved": 0, "available": 10}
+    ]
+
+
+def test_migrating_is_repeatable_and_the_status_says_what_is_missing(empty_dsn: str, inventory_dsn: str) -> None:
+    counterfoil = in_environment({"COUNTERFOIL_STORE_DSN": empty_dsn, "COUNTERFOIL_INVENTORY_DSN": inventory_dsn})
+    assert counterfoil("db", "status").returncode == 3
+    assert counterfoil("db", "migrate").returncode == 0
+    assert counterfoil("db", "status").returncode == 0
+    again = counterfoil("db", "migrate")
+    assert (again.returncode, "Nothing to do" in again.stderr) == (0, True)
+
+
+def test_a_missing_setting_is_named() -> None:
+    result = in_environment({})("orders", "show", "ord_1")
+    assert (result.returncode, "COUNTERFOIL_STORE_DSN" in result.stderr) == (1, True)
+
+
+def test_no_secret_is_printed_when_a_database_refuses(store_dsn: str) -> None:
+    secret = "s3cret-marker"
+    counterfoil = in_environment({"COUNTERFOIL_STORE_DSN": f"postgresql://nobody:{secret}@127.0.0.1:1/none"})
+    for arguments in (("orders", "show", "ord_1"), ("db", "status"), ("db", "migrate"), ("status",)):
+        result = counterfoil(*arguments)
+        assert result.returncode in (1, 3)
+        assert secret not in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_store_without_any_relay_is_unhealthy(counterfoil: Run) -> None:
+    counterfoil(*ORDER)
+    result = counterfoil("status")
+    assert result.returncode == 3
+    assert "no relay" in result.stderr
