@@ -1,0 +1,103 @@
+"""Relays for the tests: stepped by hand, or running in a thread until the test is over."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
+
+from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
+from infrastructure.lease import acquire
+from infrastructure.outbox import Outbox
+from infrastructure.outbox_relay import Relay
+from infrastructure.postgres import connect
+from infrastructure.publisher import OutgoingMessage, Publisher
+from infrastructure.relay_loop import RelayLoop
+from infrastructure.settings import Settings
+from tests.support.published import Published
+
+NEVER = Event()
+ENDS_WITHIN = 15.0
+
+
+@contextmanager
+def relay_by_hand(
+    dsn: str, outbox: Outbox, publisher: Publisher, *, batch_size: int = 500, lease: float = 60.0
+) -> Iterator[Relay]:
+    """A relay that has the lease and does nothing by itself."""
+    with connect(dsn, application_name="test relay") as connection:
+        acquired = acquire(connection, outbox.name, lease)
+        assert acquired is not None, "another relay has the lease"
+        relay = Relay(outbox, publisher, *acquired, batch_size)
+        relay.connect(connection)
+        yield relay
+
+
+@contextmanager
+def running(relay: RelayLoop) -> Iterator[None]:
+    """Runs it in a thread, as a process would, and stops it at the end."""
+    stop = Event()
+    thread = Thread(target=relay.run, args=(stop,), name="relay")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(ENDS_WITHIN)
+        assert not thread.is_alive(), "the relay did not stop"
+
+
+def settings_for(dsn: str, bootstrap: str, **values: object) -> Settings:
+    return Settings.model_validate(
+        {"store_dsn": dsn, "kafka_bootstrap_servers": bootstrap, "topic_partitions": 3, **values}
+    )
+
+
+def checkpoint_of(dsn: str, relay: str = "parcels") -> CheckpointStatus:
+    with connect(dsn, application_name="test") as connection:
+        status = read_checkpoint(connection, relay)
+        assert status is not None, f"{relay} has never run"
+        return status
+
+
+@dataclass
+class Recorder:
+    """A publisher that acknowledges everything, unless `answer` says otherwise, and remembers what it was given."""
+
+    answer: Callable[[list[OutgoingMessage]], int] = len
+    calls: list[list[OutgoingMessage]] = field(default_factory=list)
+
+    def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None) -> int:
+        turn()
+        self.calls.append(list(messages))
+        return self.answer(self.calls[-1])
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    @property
+    def messages(self) -> list[OutgoingMessage]:
+        return [message for call in self.calls for message in call]
+
+
+def steps(found: Iterable[Published | OutgoingMessage], parcel: str | None = None) -> list[int]:
+    """Which steps of the parcel there are, of all parcels without one, in order of first appearance."""
+    seen = [
+        (each.key, int(json.loads(each.value)["step"]))
+        for each in found
+        if parcel is None or each.key == parcel.encode()
+    ]
+    return [step for _, step in dict.fromkeys(seen)]
+
+
+def in_order(found: Iterable[Published], parcel: str, count: int) -> bool:
+    """Whether the first appearances of the parcel's steps are 1, 2, 3 ... up to count."""
+    return steps(found, parcel) == list(range(1, count + 1))
+
+
+def repeats_are_identical(found: Iterable[Published]) -> bool:
+    """Whether all messages of one event are the same in key, value and headers."""
+    by_event: dict[bytes, set[tuple[bytes, bytes, tuple[tuple[str, bytes], ...]]]] = {}
+    for each in found:
+        by_event.setdefault(dict(each.headers)["ce_id"], set()).add((each.key, each.value, each.headers))
+    return all(len(forms) == 1 for forms in by_event.values())
