@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Thread
+from time import monotonic
 
+from infrastructure import metrics
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
 from infrastructure.lease import acquire
 from infrastructure.outbox import Outbox
@@ -15,6 +17,7 @@ from infrastructure.publisher import OutgoingMessage, Publisher
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from tests.support.published import Published
+from tests.support.wait import eventually
 
 NEVER = Event()
 ENDS_WITHIN = 15.0
@@ -54,9 +57,10 @@ def settings_for(dsn: str, bootstrap: str, **values: object) -> Settings:
 
 
 def checkpoint_of(dsn: str, relay: str = "parcels") -> CheckpointStatus:
+    """Its row, which is there once it has had the lease for the first time."""
     with connect(dsn, application_name="test") as connection:
-        status = read_checkpoint(connection, relay)
-        assert status is not None, f"{relay} has never run"
+        status = eventually(lambda: read_checkpoint(connection, relay))
+        assert status is not None
         return status
 
 
@@ -66,10 +70,12 @@ class Recorder:
 
     answer: Callable[[list[OutgoingMessage]], int] = len
     calls: list[list[OutgoingMessage]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
     def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None) -> int:
         turn()
         self.calls.append(list(messages))
+        self.times.append(monotonic())
         return self.answer(self.calls[-1])
 
     def close(self) -> None:
@@ -101,3 +107,12 @@ def repeats_are_identical(found: Iterable[Published]) -> bool:
     for each in found:
         by_event.setdefault(dict(each.headers)["ce_id"], set()).add((each.key, each.value, each.headers))
     return all(len(forms) == 1 for forms in by_event.values())
+
+
+def state(relay: str) -> str | None:
+    """The state that the metrics of this process show for the relay; None before it ever ran here."""
+    for metric in metrics.RELAY_STATE.collect():
+        for sample in metric.samples:
+            if sample.labels["relay"] == relay and sample.value == 1:
+                return sample.labels["state"]
+    return None
