@@ -33,7 +33,7 @@ def parcels(store_dsn: str) -> Iterator[Parcels]:
 
 def note_of(size: int) -> str:
     """A note that compresses badly: hexadecimal digits of random bytes take half their length at best."""
-    return random.Random(size).randbytes(size // 2).hex()
+    return random.randbytes(size // 2).hex()
 
 
 def limit_messages(kafka: Kafka, topic: str, size: int) -> None:
