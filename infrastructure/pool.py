@@ -52,7 +52,7 @@ class Pool:
             try:
                 yield connection
             finally:
-                if self._closed or connection.info.transaction_status != TransactionStatus.IDLE:
+                if self._closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
                     connection.close()
                 else:
                     idle.append(connection)

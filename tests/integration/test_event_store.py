@@ -311,28 +311,34 @@ def test_more_threads_than_connections_all_get_their_turn(store_dsn: str) -> Non
         for thread in threads:
             thread.join()
         assert recorder.max_notification_id() == 120
-        with autocommit(store_dsn) as session:
-            used = session.execute(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE application_name = 'counterfoil store' AND datname = current_database()"
-            ).fetchone()
-        assert used == (3,)  # two that append, and the reader of max_notification_id
+        assert sessions(store_dsn) == 3, "two that append, and the reader of max_notification_id"
 
 
-def test_a_forked_child_has_connections_of_its_own(recorder: PostgresRecorder) -> None:
+def test_a_forked_child_has_connections_of_its_own(store_dsn: str, recorder: PostgresRecorder) -> None:
     recorder.insert_events([event("parent", 1)])
     recorder.max_notification_id()
     answers: Any = multiprocessing.get_context("fork").Queue()
 
     def child() -> None:
         recorder.insert_events([event("child", version) for version in (1, 2)])
-        answers.put((len(recorder.select_events("parent")), recorder.max_notification_id()))
+        answers.put((len(recorder.select_events("parent")), recorder.max_notification_id(), sessions(store_dsn)))
         recorder.close()
 
+    assert sessions(store_dsn) == 2
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    assert answers.get(timeout=10) == (1, 3)
+    assert answers.get(timeout=10) == (1, 3, 4)
     process.join(10)
     assert process.exitcode == 0
     recorder.insert_events([event("parent", 2)])
     assert recorder.max_notification_id() == 4
+
+
+def sessions(dsn: str) -> int:
+    """Open ones of recorders."""
+    with autocommit(dsn) as session:
+        row = session.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE application_name = 'counterfoil store' AND datname = current_database()"
+        ).fetchone()
+    return row[0] if row else 0

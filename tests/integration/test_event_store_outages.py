@@ -17,7 +17,7 @@ from domain.orders.application import Orders
 from infrastructure.append import CommitOutcomeUnknown
 from infrastructure.event_store import PostgresRecorder, store_env
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
-from infrastructure.postgres import StoreUnavailable, Timeouts, connect
+from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect
 from tests.integration.test_event_store import order
 from tests.support.stored_events import autocommit, event, open_session, proxied
 from tests.support.wait import eventually
@@ -239,6 +239,25 @@ def test_sessions_that_turned_read_only_are_replaced(own_postgres: EmbeddedPostg
             admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
             admin.execute("SELECT pg_reload_conf()")
             assert append.result(20)
+
+
+class RecorderWithOldSessions(PostgresRecorder):
+    """The sessions of a primary that has become a standby: open, healthy, and read-only for ever."""
+
+    old = True
+
+    def _connect(self) -> Connection:
+        connection = super()._connect()
+        if self.old:
+            connection.execute("SET default_transaction_read_only = on")
+        return connection
+
+
+def test_a_session_that_stays_read_only_is_dropped(store_dsn: str) -> None:
+    with contextlib.closing(RecorderWithOldSessions(store_dsn, connections=2, patience=5)) as recorder:
+        assert recorder.select_events("a") == []
+        recorder.old = False
+        assert recorder.insert_events([event("a")])
 
 
 # --- One connection -----------------------------------------------------------------------------------

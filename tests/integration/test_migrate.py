@@ -199,13 +199,14 @@ def test_an_index_is_built_while_another_node_waits_to_migrate_and_a_transaction
     """A node that waited inside a statement would have a snapshot, which the build waits for in turn."""
     migrate(empty_dsn, things(create=CREATE))
     indexed = things(create=CREATE, index=CONCURRENTLY)
-    building = "SELECT pid FROM pg_stat_progress_create_index WHERE phase LIKE 'waiting%'"
+    building = "SELECT pid, index_relid FROM pg_stat_progress_create_index WHERE phase LIKE 'waiting%'"
     with open_session(empty_dsn) as old, autocommit(empty_dsn) as admin, ThreadPoolExecutor(2) as executor:
         old.execute("INSERT INTO things VALUES ('a')")
         first = executor.submit(migrate, empty_dsn, indexed)
-        eventually(lambda: admin.execute(building).fetchone())
+        begun = eventually(lambda: admin.execute(building).fetchone())
         second = executor.submit(migrate, empty_dsn, indexed)
-        time.sleep(2.5)  # longer than the lock timeout of a plain migration, which does not count here
+        time.sleep(2.5)  # longer than the lock timeout of other migrations: nobody queues behind this wait
+        assert admin.execute(building).fetchone() == begun
         old.commit()
         assert len(first.result(15)) == 1
         assert second.result(15) == []
