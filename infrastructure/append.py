@@ -72,8 +72,10 @@ class Appender:
     def __init__(self, pool: Pool, patience: float, stop: Event) -> None:
         self._pool, self._patience, self._stop = pool, patience, stop
 
-    def append(self, events: Sequence[StoredEvent]) -> list[int]:
+    def append(self, events: Sequence[StoredEvent], in_doubt: bool = False) -> list[int]:
         """Stores the events; returns their positions, ascending in the order given.
+
+        in_doubt: an attempt elsewhere may have stored them already, or may be about to.
 
         Guarantees: when it returns, they are stored, exactly once. When it raises IntegrityError or
         StoreUnavailable, none of them is. A lost reply is followed up: success is never reported as failure.
@@ -82,14 +84,14 @@ class Appender:
         database was out of reach or busy, CommitOutcomeUnknown when it got out of reach in the middle;
         psycopg.Error when the statement can never succeed.
         """
-        deadline, backoff, in_doubt = time.monotonic() + self._patience, Backoff(base=0.02, cap=1.0), False
+        deadline, backoff = time.monotonic() + self._patience, Backoff(base=0.02, cap=1.0)
         while True:
             try:
                 with self._pool.connection() as connection:
                     try:
                         return _append(connection, events, in_doubt)
                     except psycopg.Error as error:
-                        in_doubt = in_doubt or connection.closed
+                        in_doubt = in_doubt or _may_be_stored(connection, error)
                         if not connection.closed and error.sqlstate == "25006":
                             connection.close()  # a standby now: the next connection looks for the primary
                         raise
@@ -99,6 +101,11 @@ class Appender:
                 logger.warning("an append is tried again", exc_info=True, extra={"in_doubt": in_doubt})
                 if backoff.wait(self._stop) or time.monotonic() > deadline:
                     raise _out_of_reach(error, in_doubt) from error
+
+
+def _may_be_stored(connection: Connection, error: psycopg.Error) -> bool:
+    """An error that ends the session may come after the commit. Any other undoes the statement, and says so."""
+    return connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
 
 
 def _append(connection: Connection, events: Sequence[StoredEvent], in_doubt: bool) -> list[int]:
@@ -123,16 +130,17 @@ def _insert(connection: Connection, events: Sequence[StoredEvent]) -> list[int]:
         values = (event.originator_id, event.originator_version, event.topic, event.state)
         rows = connection.execute(INSERT_ONE, values, prepare=True, binary=True)
     else:
-        rows = connection.execute(INSERT_SEVERAL, _columns(events), prepare=True, binary=True)
+        rows = connection.execute(INSERT_SEVERAL, columns(events), prepare=True, binary=True)
     return [position for (position,) in rows]
 
 
-def _find(connection: Connection, events: Sequence[StoredEvent]) -> list[int]:
-    """The positions of exactly these events; empty when they are not stored. They are stored all or none."""
-    return [position for (position,) in connection.execute(FIND_EXACTLY_THESE, _columns(events))]
+def _find(connection: Connection, events: Sequence[StoredEvent]) -> list[int] | None:
+    """The positions of exactly these events, None when they are not stored. They are stored all or none."""
+    positions = [position for (position,) in connection.execute(FIND_EXACTLY_THESE, columns(events))]
+    return positions if len(positions) == len(events) else None
 
 
-def _columns(events: Sequence[StoredEvent]) -> tuple[list[str], list[int], list[str], list[bytes]]:
+def columns(events: Sequence[StoredEvent]) -> tuple[list[str], list[int], list[str], list[bytes]]:
     return (
         [str(event.originator_id) for event in events],
         [event.originator_version for event in events],

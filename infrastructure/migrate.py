@@ -10,21 +10,33 @@ it; its file is then rolled back and tried again. Statements that lock a busy ta
 their own. The connection must be direct, not through a pooler in transaction mode.
 """
 
-import hashlib
 import logging
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from psycopg.errors import LockNotAvailable
 
 from domain.errors import CounterfoilError
 from infrastructure.backoff import Backoff
+from infrastructure.migration_files import STORE_MIGRATIONS, MigrationFile, Migrations, read_files
 from infrastructure.postgres import Connection, Timeouts, connect
+
+__all__ = [
+    "STORE_MIGRATIONS",
+    "Applied",
+    "MigrationChanged",
+    "Migrations",
+    "SchemaBusy",
+    "SchemaNewer",
+    "SchemaOutdated",
+    "State",
+    "check",
+    "migrate",
+    "status",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -86,18 +98,6 @@ class SchemaBusy(CounterfoilError):
 
 
 @dataclass(frozen=True)
-class Migrations:
-    """The files of one component, which has its own numbering."""
-
-    component: str
-    folder: Path
-
-
-STORE_MIGRATIONS = (Migrations("store", Path(__file__).parent / "migrations" / "store"),)
-"""What a store database needs."""
-
-
-@dataclass(frozen=True)
 class Applied:
     component: str
     version: int
@@ -112,26 +112,6 @@ class State:
     version: int
     name: str
     applied_at: datetime | None
-
-
-@dataclass(frozen=True)
-class _File:
-    component: str
-    version: int
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def in_transaction(self) -> bool:
-        return not self.text.startswith("-- no transaction\n")
-
-    @property
-    def statements(self) -> list[str]:
-        return [statement for statement in re.split(r";\s*\n", self.text + "\n") if statement.strip()]
 
 
 CREATE_TABLE = """
@@ -155,7 +135,7 @@ def migrate(dsn: str, migrations: Sequence[Migrations], patience: float = PATIEN
     Safe to repeat, to interrupt and to run on several nodes at once. `patience`: longest wait in seconds
     for locks, per file. Raises SchemaNewer, MigrationChanged, SchemaBusy, psycopg.Error.
     """
-    files = {each.component: _files(each) for each in migrations}
+    files = {each.component: read_files(each) for each in migrations}
     with connect(dsn, application_name=_NAME, timeouts=_TIMEOUTS) as connection, _alone(connection, patience):
         connection.execute(CREATE_TABLE)
         pending = [file for component, of in files.items() for file in _pending(connection, component, of)]
@@ -169,7 +149,7 @@ def status(dsn: str, migrations: Sequence[Migrations]) -> list[State]:
     states = []
     with connect(dsn, application_name=_NAME) as connection:
         for each in migrations:
-            files = _files(each)
+            files = read_files(each)
             applied = _applied(connection, each.component)
             _refuse_the_unknown(each.component, files, applied)
             _refuse_changed(files, applied)
@@ -186,7 +166,7 @@ def check(dsn: str, migrations: Sequence[Migrations]) -> None:
     missing: list[tuple[str, str]] = []
     with connect(dsn, application_name=_NAME) as connection:
         for each in migrations:
-            files = _files(each)
+            files = read_files(each)
             applied = _applied(connection, each.component)
             _refuse_changed(files, applied)
             missing += [(file.component, file.name) for file in files if file.version not in applied]
@@ -199,16 +179,6 @@ def check(dsn: str, migrations: Sequence[Migrations]) -> None:
         raise SchemaOutdated(tuple(missing))
 
 
-def _files(migrations: Migrations) -> list[_File]:
-    files = []
-    for path in sorted(migrations.folder.glob("*.sql")):
-        number, _, _ = path.name.partition("_")
-        files.append(_File(migrations.component, int(number), path.name, path.read_text(encoding="utf-8")))
-    if len({file.version for file in files}) < len(files) or not files:
-        raise ValueError(f"{migrations.folder}: no migrations, or two with the same number")
-    return files
-
-
 _Row = tuple[str, str, datetime]
 
 
@@ -218,26 +188,26 @@ def _applied(connection: Connection, component: str) -> dict[int, _Row]:
     return {version: (name, checksum, applied_at) for version, name, checksum, applied_at in rows}
 
 
-def _pending(connection: Connection, component: str, files: list[_File]) -> list[_File]:
+def _pending(connection: Connection, component: str, files: list[MigrationFile]) -> list[MigrationFile]:
     applied = _applied(connection, component)
     _refuse_the_unknown(component, files, applied)
     _refuse_changed(files, applied)
     return [file for file in files if file.version not in applied]
 
 
-def _refuse_the_unknown(component: str, files: list[_File], applied: dict[int, _Row]) -> None:
+def _refuse_the_unknown(component: str, files: list[MigrationFile], applied: dict[int, _Row]) -> None:
     unknown = sorted(set(applied) - {file.version for file in files})
     if unknown:
         raise SchemaNewer(component, tuple(unknown))
 
 
-def _refuse_changed(files: list[_File], applied: dict[int, _Row]) -> None:
+def _refuse_changed(files: list[MigrationFile], applied: dict[int, _Row]) -> None:
     for file in files:
         if file.version in applied and applied[file.version][1] != file.checksum:
             raise MigrationChanged(file.component, file.name)
 
 
-def _state(file: _File, applied: dict[int, _Row]) -> State:
+def _state(file: MigrationFile, applied: dict[int, _Row]) -> State:
     row = applied.get(file.version)
     return State(file.component, file.version, file.name, row[2] if row else None)
 
@@ -261,7 +231,7 @@ def _alone(connection: Connection, patience: float) -> Iterator[None]:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_KEY,))
 
 
-def _apply_patiently(connection: Connection, file: _File, patience: float) -> None:
+def _apply_patiently(connection: Connection, file: MigrationFile, patience: float) -> None:
     """Between two attempts those who queued behind the first get their turn."""
     deadline, backoff = time.monotonic() + patience, Backoff(base=0.5, cap=5.0)
     while True:
@@ -277,7 +247,7 @@ def _apply_patiently(connection: Connection, file: _File, patience: float) -> No
             return
 
 
-def _apply(connection: Connection, file: _File, patience: float) -> None:
+def _apply(connection: Connection, file: MigrationFile, patience: float) -> None:
     record = (file.component, file.version, file.name, file.checksum)
     if file.in_transaction:
         with connection.transaction():

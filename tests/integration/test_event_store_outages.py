@@ -31,7 +31,7 @@ SLOW_COMMIT = f"""
     CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON stored_events
         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_the_gate();
 """
-WAITING_AT_THE_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+WAITING_AT_THE_GATE = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
 WAITING_FOR_A_ROW = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
 ROWS = "SELECT originator_id, originator_version, convert_from(state, 'UTF8') FROM stored_events ORDER BY position"
 
@@ -101,6 +101,18 @@ def test_an_append_that_meets_its_own_row_on_a_second_attempt_has_succeeded(stor
                     "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
                 ).fetchone()
             )
+            gate.execute("SELECT pg_advisory_unlock(%s)", (GATE,))
+            assert append.result(10)
+    assert rows(store_dsn) == [("a", 1, "{}")]
+
+
+def test_an_append_whose_session_is_ended_by_the_administrator_is_made_again(store_dsn: str) -> None:
+    with recorder_at(store_dsn) as recorder, autocommit(store_dsn) as gate:
+        gate.execute(SLOW_COMMIT)
+        gate.execute("SELECT pg_advisory_lock(%s)", (GATE,))
+        with in_background(lambda: recorder.insert_events([event("a")])) as append:
+            (pid,) = eventually(lambda: gate.execute(WAITING_AT_THE_GATE, (GATE,)).fetchone())
+            gate.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
             gate.execute("SELECT pg_advisory_unlock(%s)", (GATE,))
             assert append.result(10)
     assert rows(store_dsn) == [("a", 1, "{}")]
