@@ -27,11 +27,10 @@ class Committer:
 
     def commit(self, partitions: Partitions) -> bool:
         """Commits what is due. False when that was not confirmed in time; what is due is then still due."""
-        due = [(place, progress.due) for place, progress in partitions.items()]
-        offsets = [TopicPartition(*place, offset) for place, offset in due if offset is not None]
+        offsets = _due(partitions)
         if not offsets:
             return True
-        if self._under_way is not None and self._under_way.is_alive():
+        if self._is_under_way():
             return False
         confirmed: list[TopicPartition] = []
         self._under_way = bounded.start(lambda: self._call(offsets, confirmed), "kafka-commit")
@@ -49,6 +48,20 @@ class Committer:
         if self._again_at and monotonic() > self._again_at:
             self.commit(partitions)
 
+    def commit_before_leaving(self, partitions: Partitions) -> None:
+        """For partitions that are being taken away, from the client's own callback.
+
+        No other thread may use the client then, and a wait here would have no end. None is needed: the
+        commit travels on the connection by which we give the partitions back, and ahead of that, so that
+        whoever gets them finds it.
+        """
+        offsets = _due(partitions)
+        if offsets and not self._is_under_way():
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def _is_under_way(self) -> bool:
+        return self._under_way is not None and self._under_way.is_alive()
+
     def _call(self, offsets: list[TopicPartition], confirmed: list[TopicPartition]) -> None:
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False)
@@ -60,3 +73,8 @@ class Committer:
                 confirmed.append(each)
             else:
                 self._on_error(each.error)
+
+
+def _due(partitions: Partitions) -> list[TopicPartition]:
+    due = [(place, progress.due) for place, progress in partitions.items()]
+    return [TopicPartition(*place, offset) for place, offset in due if offset is not None]

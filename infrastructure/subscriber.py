@@ -23,6 +23,10 @@ from infrastructure.record import Record
 from infrastructure.settings import Settings
 
 logger = logging.getLogger(__name__)
+_silent = logging.getLogger(f"{__name__}.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+"""The client's own log: whatever matters reaches us as an error, and is logged here by its name."""
 
 MAX_POLL_INTERVAL = 300.0
 """Seconds. A consumer that does not poll for so long is taken for dead and loses its partitions."""
@@ -60,7 +64,7 @@ def consumer_config(settings: Settings, group: str) -> dict[str, Any]:
         "max.poll.interval.ms": round(MAX_POLL_INTERVAL * 1000),
         "allow.auto.create.topics": False,  # a misspelt topic must not come to life
         "topic.metadata.refresh.interval.ms": 5_000,  # how long a topic that is just being made stays unseen
-        "log_level": 0,  # what matters reaches us as an error
+        "log_level": 0,
     }
 
 
@@ -80,11 +84,12 @@ class Subscriber:
         self._partitions: dict[tuple[str, int], Progress] = {}
         self._waiting: list[Record] = []
         self._paused = False
+        self._closed = False
         self._fatal: str | None = None
         self._troubles: set[str] = set()
         self._polled_at = monotonic()
         config = consumer_config(settings, group) | dict(changes or {}) | {"error_cb": self._on_error}
-        self._consumer = Consumer(config)
+        self._consumer = Consumer(config, logger=_silent)
         self._committer = Committer(self._consumer, self._on_error)
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -154,6 +159,9 @@ class Subscriber:
 
     def close(self) -> None:
         """Commits what is finished and leaves the group, so that others take over at once; a few seconds at most."""
+        if self._closed:
+            return
+        self._closed = True
         self.commit()
         if not bounded.within(LEAVE_SECONDS, self._consumer.close, "kafka-consumer-close"):
             logger.warning("left without the broker's confirmation", extra={"group": self._group})
@@ -187,7 +195,7 @@ class Subscriber:
     def _on_error(self, error: KafkaError) -> None:
         """Nearly all pass by themselves and repeat until then: counted each time, logged once."""
         metrics.SUBSCRIBER_TROUBLES.labels(self._group, error.name()).inc()
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error.name()
         if error.name() not in self._troubles:
             self._troubles.add(error.name())
@@ -203,7 +211,7 @@ class Subscriber:
         self._tell("partitions assigned", partitions)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._committer.commit(self._forget(partitions))
+        self._committer.commit_before_leaving(self._forget(partitions))
         self._tell("partitions revoked", partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

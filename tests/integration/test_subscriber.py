@@ -1,0 +1,220 @@
+"""What the subscriber brings, and which offsets it commits."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from threading import Event
+from time import monotonic, sleep
+
+import pytest
+
+from infrastructure.record import Record
+from infrastructure.settings import Settings
+from infrastructure.subscriber import Subscriber, SubscriberFailed
+from tests.support.kafka import Kafka, MakeTopic, create_topic, delete_topic
+from tests.support.messages import Sender
+from tests.support.raw_kafka import send_with_header_name
+from tests.support.subscribing import Group, receive, values
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.kafka
+NOT_STOPPED = Event()
+SHORT = {"session_timeout_ms": 6_000, "max_poll_interval_ms": 6_000}
+"""A member that does not poll for 6 s is taken for dead. The broker allows no less."""
+
+
+MakeGroup = Callable[..., Group]
+
+
+@pytest.fixture
+def group(kafka: Kafka, topics: MakeTopic, unique_name: Callable[[str], str]) -> Iterator[MakeGroup]:
+    with ExitStack() as stack:
+        yield lambda partitions=1: Group(
+            kafka.bootstrap, unique_name("group"), topics("subscriber", partitions=partitions), stack
+        )
+
+
+def test_a_record_arrives_as_it_was_sent(group: MakeGroup) -> None:
+    orders = group()
+    headers = (("b", b"\xff\x00"), ("a", None), ("b", b""))
+    orders.sender.send(orders.topic, b"\x00value", b"\xa2", headers=headers)
+    orders.sender.send(orders.topic, None, None)
+    orders.sender.send(orders.topic, b"", b"")
+    orders.sender.flush()
+    full, none, empty = receive(orders.member(), 3)
+    assert full[:6] == (orders.topic, 0, 0, b"\xa2", b"\x00value", headers)
+    assert full.timestamp_ms is not None
+    assert (none.key, none.value, empty.key, empty.value) == (None, None, b"", b"")
+
+
+def test_headers_that_the_client_cannot_read_do_not_cost_the_record(group: MakeGroup) -> None:
+    orders = group()
+    send_with_header_name(orders.bootstrap, orders.topic, b"1", b"\xff\xfe")
+    send_with_header_name(orders.bootstrap, orders.topic, b"2", b"name")
+    bad, good = receive(orders.member(), 2)
+    assert (bad.value, bad.headers) == (b"1", ())
+    assert (good.value, good.headers) == (b"2", (("name", b"x"),))
+
+
+def test_a_group_without_offsets_begins_with_the_first_record(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1", b"2")
+    assert values(receive(orders.member(), 2)) == [b"1", b"2"]
+
+
+def test_a_record_does_not_wait_for_a_batch_to_fill(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"warm up")
+    member = orders.member()
+    receive(member, 1)
+    orders.send(b"1")
+    started = monotonic()
+    assert values(member.poll(500, 10.0)) == [b"1"]
+    assert monotonic() - started < 2.0
+
+
+def test_what_was_not_finished_is_delivered_again(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1", b"2", b"3")
+    with orders.member() as first:
+        records = receive(first, 3)
+        first.finish(records[:1])
+    assert orders.committed() == 1
+    assert values(receive(orders.member(), 2)) == [b"2", b"3"]
+
+
+def test_the_committed_offset_never_passes_an_unfinished_record(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1", b"2", b"3")
+    member = orders.member()
+    one, two, three = receive(member, 3)
+    member.finish([one, three])
+    assert member.commit()
+    assert orders.committed() == 1
+    member.finish([two])
+    assert member.commit()
+    assert orders.committed() == 3
+
+
+def test_after_a_rewind_all_that_is_unfinished_comes_again_in_order(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1", b"2", b"3", b"4")
+    member = orders.member()
+    records = receive(member, 3)
+    member.finish([records[1]])
+    member.rewind()
+    assert values(receive(member, 3)) == [b"1", b"3", b"4"]
+
+
+def test_a_paused_member_gets_no_records_and_keeps_its_partitions(group: MakeGroup) -> None:
+    """It idles for longer than a member may be silent, while another one waits to take over."""
+    orders = group()
+    orders.send(b"1")
+    member, other = orders.member(**SHORT), orders.member(**SHORT)
+    [first] = receive(member, 1)
+    until = monotonic() + 9.0
+    while monotonic() < until:
+        orders.send(b"later")
+        member.idle(NOT_STOPPED, 0.5)
+        assert other.poll(1, 0.1) == []
+    member.finish([first])
+    assert member.commit()
+    assert set(values(receive(member, 5))) == {b"later"}
+
+
+def test_idling_is_over_at_once_when_told_to_stop(group: MakeGroup) -> None:
+    member, stop = group().member(), Event()
+    stop.set()
+    started = monotonic()
+    member.idle(stop, 60.0)
+    assert monotonic() - started < 2.0
+
+
+def test_what_was_finished_is_committed_when_a_partition_is_taken_away(group: MakeGroup) -> None:
+    orders = group(partitions=2)
+    for partition in (0, 1):
+        orders.send(b"1", b"2", partition=partition)
+    member = orders.member()
+    records = receive(member, 4)
+    member.finish([record for record in records if record.value == b"1"])
+    other = orders.member()
+    taken: list[Record] = []
+
+    def both_served() -> bool:
+        member.poll(10, 0.1)
+        taken.extend(other.poll(10, 0.1))
+        return bool(taken)
+
+    eventually(both_served, within=20)
+    assert values(taken) == [b"2"]
+    assert orders.committed(taken[0].partition) == 1
+    assert orders.committed(1 - taken[0].partition) is None
+
+
+def test_nothing_is_committed_for_a_partition_that_was_lost(group: MakeGroup) -> None:
+    """The member is silent for too long; another one has come further meanwhile."""
+    orders = group()
+    orders.send(b"1", b"2")
+    silent = orders.member(**SHORT)
+    records = receive(silent, 2)
+    successor = orders.member(**SHORT)
+    orders.send(b"3")
+    successor.finish(receive(successor, 3))
+    assert successor.commit()
+    silent.finish(records)
+    assert not silent.commit()
+    silent.poll(1, 0.5)
+    silent.finish(records)
+    silent.commit()
+    assert orders.committed() == 3
+
+
+def test_a_member_that_was_taken_for_dead_takes_part_again(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1")
+    member = orders.member(**SHORT)
+    receive(member, 1)
+    sleep(7.5)
+    assert values(receive(member, 1)) == [b"1"]
+
+
+def test_who_leaves_is_replaced_at_once(group: MakeGroup) -> None:
+    orders = group()
+    orders.send(b"1")
+    leaving, waiting = orders.member(session_timeout_ms=45_000), orders.member(session_timeout_ms=45_000)
+    receive(leaving, 1)
+    waiting.poll(1, 0.1)
+    leaving.close()
+    assert values(receive(waiting, 1, within=10.0)) == [b"1"]
+
+
+def test_a_missing_topic_is_waited_for(
+    kafka: Kafka, unique_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = unique_name("missing"), unique_name("group")
+    with Subscriber(Settings(kafka_bootstrap_servers=kafka.bootstrap), group, [topic]) as subscriber:
+        eventually(lambda: subscriber.poll(1, 0.1) == [] and "trouble with Kafka" in caplog.text)
+        create_topic(kafka.bootstrap, topic)
+        sender = Sender(kafka.bootstrap)
+        sender.send(topic, b"1")
+        sender.flush()
+        assert values(receive(subscriber, 1)) == [b"1"]
+    delete_topic(kafka.bootstrap, topic)
+
+
+def test_a_client_that_has_given_up_says_so(group: MakeGroup) -> None:
+    """Two members with one static name: the first is fenced off for good."""
+    orders = group()
+    orders.send(b"1")
+    fenced = orders.member(group_instance_id="one")
+    receive(fenced, 1)
+    newer = orders.member(group_instance_id="one")
+
+    def gave_up() -> bool:
+        newer.poll(1, 0.1)
+        try:
+            fenced.poll(1, 0.1)
+        except SubscriberFailed:
+            return True
+        return False
+
+    eventually(gave_up, within=20)

@@ -1,0 +1,76 @@
+"""A broker that dies, or that stops answering without dying."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from time import monotonic
+
+import pytest
+
+from infrastructure.committer import COMMIT_SECONDS
+from infrastructure.subscriber import LEAVE_SECONDS
+from tests.support.apache_kafka import RealKafka
+from tests.support.kafka import create_topic
+from tests.support.subscribing import Group, receive, values
+from tests.support.wait import eventually
+
+
+@pytest.fixture
+def orders(own_kafka: RealKafka) -> Iterator[Group]:
+    create_topic(own_kafka.bootstrap, "orders")
+    with ExitStack() as stack:
+        yield Group(own_kafka.bootstrap, "group", "orders", stack)
+
+
+@contextmanager
+def frozen(kafka: RealKafka) -> Iterator[None]:
+    """It keeps its connections and says nothing."""
+    assert kafka.pid is not None
+    os.kill(kafka.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(kafka.pid, signal.SIGCONT)
+
+
+def test_no_call_waits_long_for_a_frozen_broker(own_kafka: RealKafka, orders: Group) -> None:
+    orders.send(b"1", b"2")
+    member = orders.member()
+    [one] = receive(member, 1)
+    member.finish([one])
+    with frozen(own_kafka):
+        started = monotonic()
+        assert not member.commit()
+        assert not member.commit()  # the first one is still under way
+        assert monotonic() - started < COMMIT_SECONDS + 1.0
+        started = monotonic()
+        member.close()
+        assert monotonic() - started < LEAVE_SECONDS + 1.0
+    assert values(receive(orders.member(), 1, within=30.0)) in ([b"1"], [b"2"])
+
+
+def test_a_commit_that_failed_is_made_up_for(own_kafka: RealKafka, orders: Group) -> None:
+    orders.send(b"1")
+    member = orders.member(session_timeout_ms=45_000)
+    member.finish(receive(member, 1))
+    with frozen(own_kafka):
+        assert not member.commit()
+
+    def made_up_for() -> bool:
+        member.poll(1, 0.1)
+        return orders.committed() == 1
+
+    eventually(made_up_for, within=30.0)
+
+
+def test_records_go_on_when_the_broker_is_killed_and_comes_back(own_kafka: RealKafka, orders: Group) -> None:
+    orders.send(b"1")
+    member = orders.member()
+    member.finish(receive(member, 1))
+    assert member.commit()
+    own_kafka.kill()
+    assert [member.poll(1, 0.1) for _ in range(10)] == [[]] * 10
+    own_kafka.start()
+    orders.send(b"2")
+    assert b"2" in values(receive(member, 1, within=30.0))

@@ -1,0 +1,22 @@
+"""A consumer group seen from outside."""
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+_SECONDS = 20.0
+
+
+def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int | None:
+    """The group's committed offset, None when it has none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        [position] = consumer.committed([TopicPartition(topic, partition)], timeout=_SECONDS)
+    finally:
+        consumer.close()
+    return position.offset if position.offset >= 0 else None
+
+
+def forget(bootstrap: str, group: str) -> None:
+    """Deletes the group with its offsets; it must have no members."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_consumer_groups([group], request_timeout=_SECONDS)[group].result(_SECONDS)
