@@ -4,16 +4,18 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 from eventsourcing.application import AggregateNotFoundError
 from eventsourcing.application import Application as LibraryApplication
-from eventsourcing.persistence import IntegrityError, Mapper
+from eventsourcing.persistence import EventStore, IntegrityError, Mapper
 from eventsourcing.utils import EnvType
 
 from domain.base import Aggregate
 from domain.errors import CounterfoilError
 from domain.event_mapper import EventMapper
+from domain.snapshot_loader import SnapshotLoader
+from domain.snapshots import KeepsSnapshots, MemorySnapshots, SnapshotStore
 
 TAggregate = TypeVar("TAggregate", bound=Aggregate)
 TResult = TypeVar("TResult")
@@ -44,15 +46,23 @@ class Application(LibraryApplication[str]):
     def __init__(self, env: EnvType | None = None) -> None:
         _refuse_unsupported_settings(env or {})
         super().__init__(env)
+        self.loader = SnapshotLoader(self.recorder, self.mapper, self.construct_snapshots())
 
     def construct_mapper(self) -> Mapper[str]:
         return EventMapper()
 
+    def construct_snapshots(self) -> SnapshotStore:
+        """Beside the events, wherever these are kept."""
+        return self.factory.snapshots() if isinstance(self.factory, KeepsSnapshots) else MemorySnapshots()
+
+    def construct_snapshot_store(self) -> EventStore[str]:
+        """Where the library would keep snapshots of its own: a failing one makes its save() fail after the fact."""
+        raise ValueError("Set snapshot_every on the aggregate class; no snapshots are taken by the library here")
+
     def find(self, aggregate_class: type[TAggregate], aggregate_id: str) -> TAggregate | None:
         """The aggregate as its stored events make it, or None. Raises UnknownTopic, UnreadableEvent."""
-        try:
-            aggregate: Aggregate = self.repository.get(aggregate_id)
-        except AggregateNotFoundError:
+        aggregate = self._load(aggregate_class, aggregate_id)
+        if aggregate is None:
             return None
         if not isinstance(aggregate, aggregate_class):
             raise TypeError(f"{aggregate_id!r} is a {type(aggregate).__qualname__}")
@@ -69,6 +79,14 @@ class Application(LibraryApplication[str]):
             except IntegrityError:
                 self.closing.wait(random.uniform(0, 0.002 * 2**attempt))  # noqa: S311
         raise VersionConflict(self.attempts)
+
+    def _load(self, aggregate_class: type[Aggregate], aggregate_id: str) -> Aggregate | None:
+        if aggregate_class.snapshot_every is not None:
+            return self.loader.load(aggregate_class, aggregate_id)
+        try:
+            return cast(Aggregate, self.repository.get(aggregate_id))
+        except AggregateNotFoundError:
+            return None
 
 
 def _refuse_unsupported_settings(env: EnvType) -> None:

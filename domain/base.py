@@ -16,7 +16,16 @@ from pydantic.alias_generators import to_camel
 
 from domain.errors import CounterfoilError, DomainError
 
-__all__ = ["Aggregate", "Command", "CounterfoilError", "DomainError", "DomainEvent", "stored_topics"]
+__all__ = [
+    "Aggregate",
+    "Command",
+    "CounterfoilError",
+    "DomainError",
+    "DomainEvent",
+    "aggregate_topics",
+    "event_classes",
+    "stored_topics",
+]
 
 
 class Command(BaseModel):
@@ -65,9 +74,15 @@ class Aggregate(BaseAggregate[str]):
     `Order.Placed` is stored as `order.placed`. An event class that was renamed keeps its stored topic
     by declaring `TOPIC = "order.placed"`. Events inherited from another aggregate get topics of their
     own. Two classes with one topic are refused when the second is defined, with TopicError.
+
+    snapshot_every: keep a snapshot about every so many events, to load faster (snapshots.py); None for
+    never. snapshot_version: raise it when the same events come to make another state by a change of code
+    that stands outside the class.
     """
 
     TOPIC: ClassVar[str]
+    snapshot_every: ClassVar[int | None] = None
+    snapshot_version: ClassVar[int] = 1
 
     class Event(DomainEvent, CanMutateAggregate[str]):
         def _as_dict(self) -> dict[str, Any]:
@@ -89,7 +104,7 @@ class Aggregate(BaseAggregate[str]):
         super().__init_subclass__(**kwargs)
         _register(topic, cls, _aggregates)
         cls.TOPIC = topic
-        for event_class in _own_event_classes(cls):
+        for event_class in event_classes(cls):
             if "TOPIC" not in _declared_in_place(event_class):
                 event_class.TOPIC = f"{topic}.{_short_name(event_class)}"
             _register(event_class.TOPIC, event_class, _events)
@@ -104,8 +119,13 @@ def stored_topics() -> Mapping[str, type[Aggregate.Event]]:
     return MappingProxyType(_events)
 
 
-def _own_event_classes(aggregate: type[Aggregate]) -> list[type[Aggregate.Event]]:
-    """The library gives each aggregate its own subclass of every event, inherited ones included."""
+def aggregate_topics() -> Mapping[str, type[Aggregate]]:
+    """Every aggregate class by its topic. A live, read-only view."""
+    return MappingProxyType(_aggregates)
+
+
+def event_classes(aggregate: type[Aggregate]) -> list[type[Aggregate.Event]]:
+    """Its own; the library gives each aggregate its own subclass of every event, inherited ones included."""
     return [
         value
         for name, value in vars(aggregate).items()

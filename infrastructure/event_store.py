@@ -28,6 +28,7 @@ from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect, is_transient
 from infrastructure.settings import SettingsError
 from infrastructure.shared_reader import SharedReader
+from infrastructure.snapshots import PostgresSnapshots
 
 T = TypeVar("T")
 
@@ -138,6 +139,10 @@ class PostgresRecorder(ApplicationRecorder):
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> NoReturn:
         raise NotImplementedError("follow the store with infrastructure.event_reader or through the relay and Kafka")
 
+    def snapshots(self) -> PostgresSnapshots:
+        """Through the same connections."""
+        return PostgresSnapshots(self._pool)
+
     def close(self) -> None:
         """Sends a pending hint, ends attempts that are under way and closes the connections. Safe to repeat."""
         self._stop.set()
@@ -184,7 +189,7 @@ class Factory(InfrastructureFactory[TrackingRecorder]):
         super().__init__(env)
         self._recorder: PostgresRecorder | None = None
 
-    def application_recorder(self) -> ApplicationRecorder:
+    def application_recorder(self) -> PostgresRecorder:
         dsn = self.env.get(_DSN)
         if not dsn:
             raise SettingsError((_DSN,), "no event store database is given")
@@ -193,12 +198,15 @@ class Factory(InfrastructureFactory[TrackingRecorder]):
             self._recorder = PostgresRecorder(dsn, int(connections), float(patience))
         return self._recorder
 
+    def snapshots(self) -> PostgresSnapshots:
+        return self.application_recorder().snapshots()
+
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.close()
 
     def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
-        raise NotImplementedError(f"no recorder for {purpose}: snapshots are not supported")
+        raise NotImplementedError(f"no recorder for {purpose}; snapshots are kept by snapshots()")
 
     def tracking_recorder(self, tracking_recorder_class: type[TrackingRecorder] | None = None) -> TrackingRecorder:
         raise NotImplementedError("positions of consumers are kept by checkpoints and inboxes")

@@ -24,6 +24,7 @@ GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an un
 GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Gaps proven to stay empty, and passed")
 
 APPENDS = Counter("counterfoil_appends_total", "Events appended to the store", ["outcome"])
+SNAPSHOTS = Counter("counterfoil_snapshots_total", "What became of snapshots", ["aggregate", "outcome"])
 
 SUBSCRIBER_PARTITIONS = Gauge("counterfoil_subscriber_partitions", "Partitions assigned to this process", ["group"])
 SUBSCRIBER_TROUBLES = Counter(
