@@ -5,7 +5,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from threading import Event, Timer
 
 import pytest
@@ -18,7 +17,7 @@ from tests.support import faulty_broker
 from tests.support.apache_kafka import RealKafka
 from tests.support.faulty_broker import FaultyBroker
 from tests.support.kafka import Kafka, MakeTopic, create_topic
-from tests.support.kafka_programs import NoKafka, find_kafka_programs
+from tests.support.outages import breakable_kafka, frozen
 from tests.support.published import Published, published
 
 HEADERS = (("ce_id", b"evt_1"), ("content-type", b"application/json"))
@@ -59,23 +58,8 @@ def publisher(
 
 @pytest.fixture(scope="module")
 def breakable() -> Iterator[RealKafka]:
-    """A broker for the tests here that freeze or stop it; each leaves it running."""
-    programs = find_kafka_programs()
-    if isinstance(programs, NoKafka):
-        pytest.skip(f"needs an Apache Kafka of its own: {programs.reason}")
-    with RealKafka(programs) as broker:
+    with breakable_kafka() as broker:
         yield broker
-
-
-@contextmanager
-def frozen(broker: RealKafka) -> Iterator[None]:
-    """It does not answer, and its connections stay open."""
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
 
 
 # --- What arrives --------------------------------------------------------------------------------------
