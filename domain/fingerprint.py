@@ -17,28 +17,32 @@ _LEFT_OUT = {"snapshot_every", "snapshot_version", "__module__", "__qualname__",
 def fingerprint(class_: type[Aggregate]) -> str:
     """32 hexadecimal digits, the same in every process that runs this code on this version of Python.
 
-    It covers the fields and their types to any depth, the topics of the events, and the code and constants
-    in the classes of the aggregate and of its events (`class_version` is one). It errs on the safe side: a
-    change of code that makes no difference costs a replay. It does not see functions outside of these
-    classes; for those there is `snapshot_version`. Raises CannotSnapshot.
+    It covers the fields of the aggregate and of its events, with their types to any depth, and the code and
+    constants in these classes (`class_version` is one). It errs on the safe side: a change of code that makes
+    no difference costs a replay. It does not see functions outside of these classes; for those there is
+    `snapshot_version`. Raises CannotSnapshot.
     """
-    events = event_classes(class_)
-    maker = {
-        "state": _state(class_),
-        "code": [_content(base) for base in _below(class_, Aggregate)],
-        "event code": {each.TOPIC: [_content(base) for base in _below(each, Aggregate.Event)] for each in events},
-    }
+    adapter = state_adapter(class_)
+    try:
+        maker = {
+            "state": _without_words(adapter.json_schema()),
+            "while unset": adapter.dump_python(_class_attributes(class_), mode="json"),
+            "code": [_content(base) for base in _below(class_, Aggregate)],
+            "events": {each.TOPIC: _event(each) for each in event_classes(class_)},
+        }
+    except Exception as error:
+        raise CannotSnapshot(class_.TOPIC, f"its annotations make no schema ({type(error).__name__})") from error
     return sha256(json.dumps(maker, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _state(class_: type[Aggregate]) -> list[Any]:
-    """What fields there are, and what they are while nothing has set them."""
-    adapter = state_adapter(class_)
-    unset = {name: getattr(class_, name) for name in field_annotations(class_) if hasattr(class_, name)}
-    try:
-        return [_without_words(adapter.json_schema()), adapter.dump_python(unset, mode="json")]
-    except Exception as error:
-        raise CannotSnapshot(class_.TOPIC, f"its annotations make no schema ({type(error).__name__})") from error
+def _class_attributes(class_: type[Aggregate]) -> dict[str, Any]:
+    return {name: getattr(class_, name) for name in field_annotations(class_) if hasattr(class_, name)}
+
+
+def _event(class_: type[Aggregate.Event]) -> list[Any]:
+    """Its fields too: where a stored event can no longer be read, a snapshot must not hide it."""
+    schema = _without_words(class_.model_json_schema())
+    return [schema, *(_content(base) for base in _below(class_, Aggregate.Event))]
 
 
 def _without_words(schema: Any) -> Any:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
+from time import monotonic
 
 from eventsourcing.persistence import AggregateRecorder, Mapper, StoredEvent
 from pydantic import ValidationError
@@ -20,6 +21,9 @@ from domain.snapshots import Outcome, Snapshot, SnapshotStore
 logger = logging.getLogger(__name__)
 
 
+LEFT_ALONE_SECONDS = 10.0
+"""After a failure to read or write snapshots: one load waits for a timeout then, and not each."""
+
 _Beginning = tuple[Aggregate, Sequence[StoredEvent]]
 """The aggregate at its snapshot, and the events after it."""
 
@@ -30,6 +34,7 @@ class SnapshotLoader:
     def __init__(self, recorder: AggregateRecorder, mapper: Mapper[str], store: SnapshotStore) -> None:
         self._recorder, self._mapper, self._store = recorder, mapper, store
         self._warned: set[tuple[str, Outcome]] = set()
+        self._left_alone_until = 0.0
 
     def load(self, expected: type[Aggregate], aggregate_id: str) -> Aggregate | None:
         """The aggregate, or None when it has no events. expected: its class, or one above it.
@@ -51,10 +56,12 @@ class SnapshotLoader:
 
     def _find(self, expected: type[Aggregate], aggregate_id: str) -> tuple[bool, Snapshot | None]:
         """Whether the snapshots are within reach, and the one of this aggregate."""
+        if monotonic() < self._left_alone_until:
+            return False, None
         try:
             return True, self._store.get(aggregate_id)
         except Exception as error:  # noqa: BLE001  a cache that is out of order must not keep anybody from loading
-            self._warn(expected, Outcome.UNAVAILABLE, aggregate_id, error)
+            self._leave_alone(expected, aggregate_id, error)
             return False, None
 
     def _begin(self, expected: type[Aggregate], snapshot: Snapshot) -> _Beginning | None:
@@ -90,9 +97,13 @@ class SnapshotLoader:
         try:
             self._store.put(snapshot)
         except Exception as error:  # noqa: BLE001  as in _find
-            self._warn(expected, Outcome.UNAVAILABLE, aggregate.id, error)
+            self._leave_alone(expected, aggregate.id, error)
         else:
             self._store.count(expected.TOPIC, Outcome.TAKEN)
+
+    def _leave_alone(self, expected: type[Aggregate], aggregate_id: str, error: Exception) -> None:
+        self._left_alone_until = monotonic() + LEFT_ALONE_SECONDS
+        self._warn(expected, Outcome.UNAVAILABLE, aggregate_id, error)
 
     def _warn(
         self, expected: type[Aggregate], outcome: Outcome, aggregate_id: str, error: Exception | None = None

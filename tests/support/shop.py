@@ -1,5 +1,6 @@
 """A small business whose aggregates take snapshots."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from eventsourcing.application import project_aggregate
@@ -84,7 +85,10 @@ class Shop(Application):
 
     def replayed(self, basket_id: str = "b-1") -> Any:
         """What all the events make, with nothing in between."""
-        return project_aggregate(None, self.events.get(basket_id))
+        return self.project(self.events.get(basket_id))
+
+    def project(self, events: Iterable[Any]) -> Any:
+        return project_aggregate(None, events)
 
     def snapshot(self) -> Snapshot:
         found = self.store.get("b-1")

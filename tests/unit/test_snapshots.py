@@ -10,6 +10,7 @@ import pytest
 
 from domain.application import Application
 from domain.base import Aggregate
+from domain.event_mapper import UnreadableEvent
 from domain.snapshots import Outcome
 from tests.support.releases import Releases, releases
 from tests.support.shop import BASKET, Shop, changed
@@ -62,6 +63,13 @@ def test_a_snapshot_made_by_other_code_is_dropped_and_made_anew(shop: Shop, rele
     shop.reads.clear()
     assert shop.load() == loaded
     assert shop.reads == [(11, 1)]
+
+
+def test_a_snapshot_never_hides_that_an_event_can_no_longer_be_read(shop: Shop, release: Releases) -> None:
+    shop.open_and_fill(events=12)
+    shop.basket = release.install(changed("        line: Line\n", "        line: Line\n        by: str\n"))
+    with pytest.raises(UnreadableEvent, match="by: Field required"):
+        shop.load()
 
 
 @pytest.mark.parametrize(

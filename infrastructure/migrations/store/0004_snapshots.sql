@@ -1,5 +1,6 @@
--- The latest snapshot of each aggregate that takes any: a cache. TRUNCATE it at any time; loads get slower and
--- no answer changes. Do so after stored events were changed by hand, against all advice.
+-- The latest snapshot of each aggregate that takes any: a cache. `DELETE FROM snapshots` at any time: loads get
+-- slower and no answer changes. Do so after stored events were changed by hand, against all advice. (TRUNCATE
+-- makes every load queue behind it while it waits for a backup.)
 CREATE TABLE snapshots (
     originator_version bigint      NOT NULL,
     snapshot_version   bigint      NOT NULL,
