@@ -151,21 +151,32 @@ def test_what_was_finished_is_committed_when_a_partition_is_taken_away(group: Ma
 
 
 def test_nothing_is_committed_for_a_partition_that_was_lost(group: MakeGroup) -> None:
-    """The member is silent for too long; another one has come further meanwhile."""
-    orders = group()
-    orders.send(b"1", b"2")
+    """A member is silent for too long. Others come further; then it takes part again, with one partition of two."""
+    orders = group(partitions=2)
+    orders.send(b"1", partition=0)
+    orders.send(b"1", partition=1)
     silent = orders.member(**SHORT)
-    records = receive(silent, 2)
+    old = receive(silent, 2)
     successor = orders.member(**SHORT)
-    orders.send(b"3")
-    successor.finish(receive(successor, 3))
+    orders.send(b"2", b"3", partition=0)
+    orders.send(b"2", b"3", partition=1)
+    successor.finish(receive(successor, 6))
     assert successor.commit()
-    silent.finish(records)
+    silent.finish(old)
     assert not silent.commit()
-    silent.poll(1, 0.5)
-    silent.finish(records)
+    back: list[Record] = []
+
+    def takes_part_again() -> bool:
+        successor.poll(10, 0.1)
+        orders.send(b"later", partition=0)
+        orders.send(b"later", partition=1)
+        back.extend(silent.poll(10, 0.1))
+        return bool(back)
+
+    eventually(takes_part_again, within=20)
+    silent.finish(old)
     silent.commit()
-    assert orders.committed() == 3
+    assert orders.committed(1 - back[0].partition) == 3
 
 
 def test_a_member_that_was_taken_for_dead_takes_part_again(group: MakeGroup) -> None:

@@ -11,13 +11,14 @@ from typing import Self
 
 import confluent_kafka
 
-_PRODUCE = 0
-"""Number of the request in Kafka's protocol."""
+PRODUCE, OFFSET_COMMIT = 0, 8
+"""Numbers of the requests in Kafka's protocol."""
 
 NOT_ENOUGH_REPLICAS = 19
 TOPIC_AUTHORIZATION_FAILED = 29
 MSG_SIZE_TOO_LARGE = 10
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+REBALANCE_IN_PROGRESS = 27
 
 
 def _library() -> ctypes.CDLL:
@@ -39,7 +40,7 @@ def _library() -> ctypes.CDLL:
 
 
 class FaultyBroker:
-    """`refuse_next([code, code])` answers the next produce requests with these error codes."""
+    """`refuse_next([code, code])` answers the next produce requests, or others, with these error codes."""
 
     def __init__(self, topics: Sequence[str], partitions: int = 1) -> None:
         self._library = _library()
@@ -50,12 +51,12 @@ class FaultyBroker:
         for topic in topics:
             self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
 
-    def refuse_next(self, codes: Sequence[int]) -> None:
+    def refuse_next(self, codes: Sequence[int], request: int = PRODUCE) -> None:
         array = (ctypes.c_int * len(codes))(*codes)
-        self._library.rd_kafka_mock_push_request_errors_array(self._cluster, _PRODUCE, len(codes), array)
+        self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(codes), array)
 
     def accept_again(self) -> None:
-        self._library.rd_kafka_mock_clear_request_errors(self._cluster, _PRODUCE)
+        self._library.rd_kafka_mock_clear_request_errors(self._cluster, PRODUCE)
 
     def __enter__(self) -> Self:
         return self
