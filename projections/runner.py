@@ -31,8 +31,11 @@ class Runner:
     is at fault for ends with that event in quarantine and its neighbours applied.
     """
 
-    def __init__(self, projection: Projection, dsn: str, settings: Settings) -> None:
-        self._projection, self._settings = projection, settings
+    def __init__(
+        self, projection: Projection, dsn: str, settings: Settings, longest_batch: float = LONGEST_BATCH
+    ) -> None:
+        """longest_batch: seconds after which a batch is given up, to be done in smaller parts."""
+        self._projection, self._settings, self._longest_batch = projection, settings, longest_batch
         self._name = projection.consumer_name
         self._decoder = Decoder(projection.contracts)
         self._database = Database(dsn, f"counterfoil project {self._name}")
@@ -64,9 +67,8 @@ class Runner:
             return False
         settled, wait = False, 0.0
         started = monotonic()
-        settler = Settler(self._projection, self._database, subscriber, self._settings.handler_attempts, stop)
         try:
-            settler.settle(list(self._read(records, subscriber)))
+            self._settler(subscriber, stop).settle(list(self._read(records, subscriber)))
             settled = True
         except StopAsked:
             logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
@@ -84,6 +86,10 @@ class Runner:
             subscriber.idle(stop, wait)
         return settled
 
+    def _settler(self, subscriber: Subscriber, stop: Event) -> Settler:
+        attempts = self._settings.handler_attempts
+        return Settler(self._projection, self._database, subscriber, stop, attempts, self._longest_batch)
+
     def _read(self, records: list[Record], subscriber: Subscriber) -> Iterator[Readable | Parked]:
         """What is there to apply or to park. What the projection does not handle is finished with that."""
         for record in records:
@@ -98,7 +104,7 @@ class Runner:
 
     def _went_well(self, seconds: float) -> None:
         self._backoff.reset()
-        if seconds < LONGEST_BATCH / 4:
+        if seconds < self._longest_batch / 4:
             self._batch_size = min(self._settings.consume_batch_size, self._batch_size * 2)
 
     def _wait_for(self, trouble: Exception) -> float:

@@ -29,8 +29,9 @@ class Settler:
     projection: Projection
     database: Database
     subscriber: Subscriber
-    attempts: int
     stop: Event
+    attempts: int
+    longest: float = LONGEST_BATCH
 
     def settle(self, batch: Batch, attempt: int = 1) -> None:
         """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished.
@@ -67,7 +68,7 @@ class Settler:
         def before_each() -> None:
             if self.stop.is_set():
                 raise StopAsked
-            if monotonic() - started > LONGEST_BATCH:
+            if monotonic() - started > self.longest:
                 raise TooSlow
 
         before_each()

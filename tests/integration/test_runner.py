@@ -1,0 +1,235 @@
+"""From Kafka to the database and back to the offset: what is applied, how often, and in which order."""
+
+from collections.abc import Callable, Iterator
+from itertools import count as counter
+from threading import Event
+
+import pytest
+from psycopg import Connection
+from psycopg.errors import DeadlockDetected
+
+from domain.contracts import Contract
+from infrastructure import metrics
+from projections.base import Quarantine
+from projections.inventory.projection import Inventory
+from projections.inventory.queries import stock
+from projections.runner import Runner
+from tests.support.group import committed, forget
+from tests.support.inventory import connected, count, everything, fill
+from tests.support.kafka import Kafka, MakeTopic
+from tests.support.messages import Sender, cancelled, placed
+from tests.support.projecting import projecting, running, settings
+from tests.support.tally import CREATE, Answer, Tally, tally
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def database(inventory_dsn: str) -> Iterator[Connection]:
+    with connected(inventory_dsn) as connection:
+        connection.execute(CREATE)
+        yield connection
+
+
+@pytest.fixture
+def name(unique_name: Callable[[str], str]) -> str:
+    """Of the consumer and its group."""
+    return unique_name("tally")
+
+
+class InventoryOn(Inventory):
+    """The inventory under a name and on topics of the test."""
+
+    def __init__(self, consumer_name: str, *topics: str) -> None:
+        self.consumer_name, self._topics = consumer_name, topics
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self._topics
+
+
+def outcomes(name: str, outcome: str) -> float:
+    return metrics.INBOX_EVENTS.labels(name, outcome)._value.get()
+
+
+def test_events_are_applied_once_and_in_order_and_their_offsets_committed(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    events = [placed(f"ord_{n % 7}", ("pen", 1)) for n in range(1_200)]
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    with projecting(Tally(name, (topic,)), inventory_dsn, kafka.bootstrap):
+        eventually(lambda: len(tally(database, name)) == len(events), within=30)
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == len(events))
+    assert tally(database, name) == [event.event_id for event in events]
+
+
+def test_an_event_type_that_is_not_handled_is_counted_and_passed(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, sender = topics("orders"), Sender(kafka.bootstrap)
+    for _ in range(3):
+        sender.send(topic, b'{"eventType":"OrderShipped","anything":true}', b"ord_1")
+    sender.flush()
+    with projecting(Tally(name, (topic,)), inventory_dsn, kafka.bootstrap):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 3, within=20)
+    assert (outcomes(name, "ignored"), count(database, "quarantined_events")) == (3, 0)
+
+
+def test_all_is_delivered_again_and_absorbed_when_the_groups_offsets_are_gone(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, sender = topics("orders"), Sender(kafka.bootstrap)
+    fill(database, {"pen": 100})
+    orders: list[Contract] = [placed(f"ord_{n}", ("pen", 1)) for n in range(50)]
+    sender.contracts(topic, *orders, cancelled("ord_7"), placed("ord_none"))
+    inventory = InventoryOn(name, topic)
+    with projecting(inventory, inventory_dsn, kafka.bootstrap):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 52, within=20)
+    before = everything(database, ("stock", "reservations", "reservation_lines", "processed_events"))
+    parked = everything(database, ("quarantined_events",))
+    forget(kafka.bootstrap, name)
+    with projecting(inventory, inventory_dsn, kafka.bootstrap):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 52, within=20)
+    assert outcomes(name, "duplicate") == 51
+    assert everything(database, tuple(before)) == before
+    assert everything(database, ("quarantined_events",)) == parked
+
+
+def fails_for(order_id: str, error: Exception, times: int = 1_000_000) -> tuple[Answer, list[str]]:
+    """A handler that fails for this order so many times, and a list of the orders that it was called with."""
+    called: list[str] = []
+
+    def then(contract: Contract, tx: Connection) -> None:
+        called.append(contract.key)
+        if contract.key == order_id and called.count(order_id) <= times:
+            raise error
+
+    return then, called
+
+
+def test_an_event_whose_handler_always_fails_is_quarantined_and_its_neighbours_are_applied(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    events = [placed(f"ord_{n}", ("pen", 1)) for n in range(50)]
+    then, called = fails_for("ord_20", RuntimeError("customer cus_17 lives in Testtown"))
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap, handler_attempts=4):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 50, within=30)
+    assert tally(database, name) == [event.event_id for event in events if event.order_id != "ord_20"]
+    row = 'SELECT "offset", event_id, value, category, reason FROM quarantined_events'
+    [(offset, event_id, value, category, reason)] = database.execute(row).fetchall()
+    assert (offset, event_id, value, category) == (20, events[20].event_id, events[20].to_bytes(), "handler")
+    assert "RuntimeError" in reason
+    assert "4 times" in reason
+    assert "cus_17" not in reason
+    assert called[-31:].count("ord_20") <= 4
+
+
+def test_a_handler_that_fails_fewer_times_than_it_may_costs_nothing(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    event = placed("ord_1", ("pen", 1))
+    then, called = fails_for("ord_1", RuntimeError("as the test wants it"), times=2)
+    Sender(kafka.bootstrap).contracts(topic, event)
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap, handler_attempts=3):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 1, within=20)
+    assert (tally(database, name), called) == ([event.event_id], ["ord_1"] * 3)
+    assert count(database, "quarantined_events") == 0
+
+
+def test_trouble_that_passes_spends_no_attempt_and_nothing_overtakes_the_event(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    events = [placed("ord_1", ("pen", 1)), placed("ord_1", ("pen", 1)), placed("ord_1", ("pen", 1)), placed("ord_2")]
+    then, called = fails_for("ord_1", DeadlockDetected("as the test wants it"), times=6)
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap, handler_attempts=1):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 4, within=30)
+    assert tally(database, name) == [event.event_id for event in events]
+    assert called.count("ord_1") == 9
+    assert count(database, "quarantined_events") == 0
+
+
+def test_a_missing_table_is_nobodys_fault_and_is_waited_for(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    events = [placed("ord_1"), placed("ord_2")]
+    database.execute("ALTER TABLE tally RENAME TO not_yet")
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    with projecting(Tally(name, (topic,)), inventory_dsn, kafka.bootstrap, handler_attempts=1):
+        eventually(lambda: metrics.INBOX_RETRIES.labels(name, "42P01")._value.get() >= 3, within=20)
+        database.execute("ALTER TABLE not_yet RENAME TO tally")
+        eventually(lambda: len(tally(database, name)) == 2, within=20)
+    assert count(database, "quarantined_events") == 0
+
+
+def test_a_handlers_refusal_passes_the_offset(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    then = lambda contract, tx: Quarantine("not for us") if contract.key == "ord_1" else None  # noqa: E731
+    Sender(kafka.bootstrap).contracts(topic, placed("ord_0"), placed("ord_1"), placed("ord_2"))
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 3, within=20)
+    assert (len(tally(database, name)), outcomes(name, "quarantined")) == (2, 1)
+
+
+def test_a_batch_that_takes_too_long_is_done_in_smaller_parts(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, patience = topics("orders"), Event()
+    events = [placed(f"ord_{n}") for n in range(40)]
+    Sender(kafka.bootstrap).contracts(topic, *events)
+
+    def slowly(contract: Contract, tx: Connection) -> None:
+        patience.wait(0.05)
+
+    slow = Tally(name, (topic,), slowly)
+    with running([Runner(slow, inventory_dsn, settings(kafka.bootstrap), longest_batch=0.5)]):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 40, within=60)
+    assert tally(database, name) == [event.event_id for event in events]
+
+
+def test_a_second_consumer_that_comes_in_the_middle_of_a_handler_changes_nothing(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, entered, gate = topics("orders", partitions=2), Event(), Event()
+
+    def wait_once(contract: Contract, tx: Connection) -> None:
+        entered.set()
+        assert gate.wait(60)
+
+    events = [placed(f"ord_{n}") for n in range(200)]
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    first = Runner(Tally(name, (topic,), wait_once), inventory_dsn, settings(kafka.bootstrap))
+    with running([first]):
+        assert entered.wait(20)
+        with projecting(Tally(name, (topic,)), inventory_dsn, kafka.bootstrap):
+            gate.set()
+            eventually(lambda: len(tally(database, name)) >= 200, within=30)
+            Sender(kafka.bootstrap).contracts(topic, *events)
+            duplicates = lambda: outcomes(name, "duplicate")  # noqa: E731
+            eventually(lambda: duplicates() >= 200, within=30)
+    assert sorted(tally(database, name)) == sorted(event.event_id for event in events)
+
+
+def test_two_consumers_and_two_partitions_never_sell_one_piece_twice(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, sender, numbers = topics("orders", partitions=2), Sender(kafka.bootstrap), counter()
+    fill(database, {f"sku_{turn}": 1 for turn in range(200)})
+    with projecting(InventoryOn(name, topic), inventory_dsn, kafka.bootstrap, many=2):
+        for turn in range(200):
+            for partition in (0, 1):
+                sender.contracts(topic, placed(f"ord_{next(numbers)}", (f"sku_{turn}", 1)), partition=partition)
+        eventually(lambda: count(database, "reservations") == 400, within=60)
+    assert {each.reserved for each in stock(database)} == {1}
+    statuses = [status for _, status in everything(database)["reservations"]]
+    assert (statuses.count("reserved"), statuses.count("rejected")) == (200, 200)
+    assert (count(database, "quarantined_events"), outcomes(name, "applied")) == (0, 400)
