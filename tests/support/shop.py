@@ -31,6 +31,7 @@ class Basket(Aggregate, topic="basket"):
     customer: str
     lines: tuple[Line, ...] = field(default=(), init=False)
     pieces: int = field(default=0, init=False)
+    gift: Line = field(default=Line(sku="pen", quantity=1), init=False)
 
     @classmethod
     def open(cls, basket_id, customer="cus_1"):

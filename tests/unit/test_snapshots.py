@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from pydantic import ValidationError
 
+from domain.aggregate_state import from_state, to_state
 from domain.application import Application
 from domain.base import Aggregate
 from domain.event_mapper import UnreadableEvent
@@ -40,6 +42,7 @@ RELEASES = {
     ),
     "a field got another type": changed("pieces: int = field(default=0", "pieces: float = field(default=0.0"),
     "a field begins with another value": changed("pieces: int = field(default=0", "pieces: int = field(default=100"),
+    "a field begins with another object": changed('default=Line(sku="pen"', 'default=Line(sku="ink"'),
     "a value in a field got a field": changed("    quantity: int\n", "    quantity: int\n    unit: str = 'piece'\n"),
     "a rule was changed": changed("+= min(", "-= min("),
     "a constant in a rule was changed": changed("1000", "3"),
@@ -66,7 +69,8 @@ def test_a_snapshot_made_by_other_code_is_dropped_and_made_anew(shop: Shop, rele
 
 
 def test_a_snapshot_never_hides_that_an_event_can_no_longer_be_read(shop: Shop, release: Releases) -> None:
-    shop.open_and_fill(events=12)
+    shop.open_and_fill(events=10)
+    shop.load()
     shop.basket = release.install(changed("        line: Line\n", "        line: Line\n        by: str\n"))
     with pytest.raises(UnreadableEvent, match="by: Field required"):
         shop.load()
@@ -138,6 +142,20 @@ def test_a_state_that_does_not_come_back_the_same_is_never_kept(
     assert shop.counted(Outcome.IMPOSSIBLE) > 1
     (warning,) = caplog.records
     assert vars(warning)["problem"]
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [(b'"pieces":3', b'"pieces":"3"'), (b'"pieces":3', b'"pieces":3.0'), (b'"pieces":3', b'"other":3'), (b"{", b"[")],
+    ids=str,
+)
+def test_a_state_is_read_back_strictly(shop: Shop, was: bytes, becomes: bytes) -> None:
+    shop.open_and_fill(events=3)
+    state = to_state(shop.load())
+    assert from_state(shop.basket, "b-1", 3, state) == shop.load()
+    assert was in state
+    with pytest.raises(ValidationError):
+        from_state(shop.basket, "b-1", 3, state.replace(was, becomes, 1))
 
 
 @pytest.mark.parametrize("setting", ["is_snapshotting_enabled", "snapshotting_intervals"])
