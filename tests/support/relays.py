@@ -16,6 +16,8 @@ from infrastructure.postgres import connect
 from infrastructure.publisher import OutgoingMessage, Publisher
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
+from tests.support.kafka import Kafka
+from tests.support.processes import Program, Programs
 from tests.support.published import Published
 from tests.support.wait import eventually
 
@@ -64,6 +66,19 @@ def checkpoint_of(dsn: str, relay: str = "parcels") -> CheckpointStatus:
         return status
 
 
+def relay_program(
+    programs: Programs, dsn: str, kafka: Kafka, topic: str, *arguments: str, **settings: float
+) -> Program:
+    """A relay of parcels, named `parcels`, as a process of its own; arguments as in relay_program.py."""
+    env = {
+        "COUNTERFOIL_STORE_DSN": dsn,
+        "COUNTERFOIL_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
+        "COUNTERFOIL_TOPIC_PARTITIONS": "3",
+        **{f"COUNTERFOIL_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+    return programs.python("-m", "tests.support.relay_program", topic, "parcels", *arguments, env=env)
+
+
 @dataclass
 class Recorder:
     """A publisher that acknowledges everything, unless `answer` says otherwise, and remembers what it was given."""
@@ -102,10 +117,10 @@ def in_order(found: Iterable[Published], parcel: str, count: int) -> bool:
 
 
 def repeats_are_identical(found: Iterable[Published]) -> bool:
-    """Whether all messages of one event are the same in key, value and headers."""
-    by_event: dict[bytes, set[tuple[bytes, bytes, tuple[tuple[str, bytes], ...]]]] = {}
+    """Whether all messages of one event are the same in key, value and headers, and so in event id."""
+    by_event: dict[tuple[bytes, bytes], set[tuple[bytes, tuple[tuple[str, bytes], ...]]]] = {}
     for each in found:
-        by_event.setdefault(dict(each.headers)["ce_id"], set()).add((each.key, each.value, each.headers))
+        by_event.setdefault((each.key, dict(each.headers)["ce_sequence"]), set()).add((each.value, each.headers))
     return all(len(forms) == 1 for forms in by_event.values())
 
 
