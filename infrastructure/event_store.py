@@ -23,6 +23,7 @@ from eventsourcing.utils import Environment, EnvType
 from infrastructure.append import Appender
 from infrastructure.backoff import Backoff
 from infrastructure.event_reader import RecordedEvent
+from infrastructure.group_append import GroupAppender
 from infrastructure.hints import HintSender
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect, is_transient
@@ -78,12 +79,12 @@ class PostgresRecorder(ApplicationRecorder):
         self._dsn, self._patience = dsn, patience
         self._stop = Event()
         self._pool = Pool(self._connect, connections)
-        self._appender = Appender(self._pool, patience, self._stop)
+        self._appender = GroupAppender(Appender(self._pool, patience, self._stop), self._pool)
         self._hints = HintSender(dsn)
         self._reader = SharedReader(self._connect)
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> list[int]:
-        """Appends as Appender.append says, then sends a hint. Returns the positions, ascending."""
+        """Appends as GroupAppender.append says, then sends a hint. Returns the positions, ascending."""
         if kwargs.get("tracking") is not None:
             raise NotImplementedError("a tracking position cannot be stored with events; use a projection's inbox")
         if not stored_events:

@@ -1,20 +1,25 @@
-"""`make bench`: every comparison, on an embedded PostgreSQL of its own."""
+"""`make bench`: every comparison, on an embedded PostgreSQL of its own. Name modules to run only those."""
+
+import sys
 
 from counterfoil.embedded import EmbeddedPostgres
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
-from tests.benchmarks import append
+from tests.benchmarks import append, read
 from tests.benchmarks.harness import machine
 
+BENCHMARKS = {"append": append, "read": read}
 
-def main() -> None:
+
+def main(names: list[str]) -> None:
     print(machine())
     with EmbeddedPostgres() as postgres:
-        store, library = postgres.create_database("store"), postgres.create_database("library")
-        migrate(store, STORE_MIGRATIONS)
-        for comparison in append.comparisons(store, library):
-            comparison.measure()
-            comparison.report()
+        for name in names or BENCHMARKS:
+            store, library = postgres.create_database(f"{name}_store"), postgres.create_database(f"{name}_library")
+            migrate(store, STORE_MIGRATIONS)
+            for comparison in BENCHMARKS[name].comparisons(store, library):
+                comparison.measure()
+                comparison.report()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
