@@ -102,7 +102,7 @@ class HintListener:
 
     def __init__(self, dsn: str, wake: Callable[[], None], name: str = "hint-listener") -> None:
         self._dsn, self._wake, self._name = dsn, wake, name
-        self._loop = Loop(name, self._run)
+        self._loop = Loop(name, self._run, grace=7.0)  # longer than connecting and one silent statement may take
 
     def start(self) -> None:
         self._loop.start()
