@@ -37,6 +37,8 @@ class Database:
         connection = self._connection
         if connection is None:
             return
+        with suppress(Exception):  # the server lets go of locks at once, if it listens
+            connection.cancel_safe(timeout=1.0)
         with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as connected:
             connected.shutdown(socket.SHUT_RDWR)
 
