@@ -38,6 +38,8 @@ def to_state(aggregate: Aggregate) -> bytes:
     class_ = type(aggregate)
     adapter = state_adapter(class_)
     fields = {name: value for name, value in vars(aggregate).items() if name not in _KEPT_APART}
+    if unknown := fields.keys() - _TIMES.keys() - field_annotations(class_).keys():
+        raise CannotSnapshot(class_.TOPIC, f"{', '.join(sorted(unknown))}: without an annotation in the class")
     try:
         state = adapter.dump_json(fields, warnings="error")
         same = from_state(class_, aggregate.id, aggregate.version, state) == aggregate

@@ -7,10 +7,12 @@ from eventsourcing.persistence import IntegrityError
 from pydantic import ValidationError
 
 from domain.application import VersionConflict
-from domain.base import DomainError
-from domain.orders.application import Orders
+from domain.orders.application import Answer, Orders
 from domain.orders.commands import CancelOrder, LineItem, PlaceOrder
 from domain.orders.order import Order
+from domain.orders.outbox import to_contracts
+from domain.orders.public_contracts import OrderCancelled, OrderedLine, OrderPlaced
+from domain.testing import contract, event, given, given_application
 
 
 def place(order_id: str = "ord_1", **changes: object) -> PlaceOrder:
@@ -23,21 +25,58 @@ def place(order_id: str = "ord_1", **changes: object) -> PlaceOrder:
     return PlaceOrder(**(fields | changes))  # type: ignore[arg-type]
 
 
+PLACED = event(
+    Order.Placed,
+    customer_id="cus_1",
+    currency="EUR",
+    lines=(LineItem(sku="pen", quantity=2, unit_price_minor=345),),
+    placed_at=None,
+)
+CANCELLED = event(Order.Cancelled, reason="changed my mind")
+
+
+def test_an_order_is_placed_as_it_was_asked_for() -> None:
+    order = given(Order).when(lambda: Order.place(place())).then(PLACED)
+    assert (order.total_minor, order.status) == (690, "placed")
+
+
+def test_a_total_that_json_could_not_carry_exactly_is_refused() -> None:
+    line = LineItem(sku="yacht", quantity=2, unit_price_minor=2**52)
+    given(Order).when(lambda: Order.place(place(lines=(line,)))).then_refused("total_too_large")
+
+
+def test_a_cancelled_order_keeps_its_reason() -> None:
+    order = given(Order, PLACED).when(lambda order: order.cancel("changed my mind")).then(CANCELLED)
+    assert (order.status, order.cancelled_because) == ("cancelled", "changed my mind")
+
+
+def test_cancelling_again_for_the_same_reason_changes_nothing() -> None:
+    given(Order, PLACED, CANCELLED).when(lambda order: order.cancel("changed my mind")).then_nothing()
+
+
+def test_cancelling_again_for_another_reason_is_refused() -> None:
+    given(Order, PLACED, CANCELLED).when(lambda order: order.cancel("too dear")).then_refused("already_cancelled")
+
+
+def placed(orders: Orders) -> Answer:
+    return orders.place(place())
+
+
+def cancelled(orders: Orders) -> Answer:
+    return orders.cancel(CancelOrder(order_id="ord_1", reason="changed my mind"))
+
+
 def test_an_order_placed_is_stored_with_its_total() -> None:
     orders = Orders()
-    answer = orders.place(place())
+    answer = given_application(orders).when(placed).then(PLACED)
     assert answer.changed
     assert orders.get("ord_1") == answer.order
-    assert (answer.order.total_minor, answer.order.status) == (690, "placed")
 
 
 def test_the_same_command_again_gives_the_same_order_and_stores_nothing() -> None:
-    orders = Orders()
-    first = orders.place(place())
-    second = orders.place(place())
-    assert second.order == first.order
-    assert not second.changed
-    assert orders.recorder.max_notification_id() == 1
+    answer = given_application(Orders(), placed).when(placed).then_nothing()
+    assert not answer.changed
+    assert answer.order.total_minor == 690
 
 
 @pytest.mark.parametrize(
@@ -50,48 +89,35 @@ def test_the_same_command_again_gives_the_same_order_and_stores_nothing() -> Non
     ],
 )
 def test_the_same_order_id_with_other_content_is_refused(other: dict[str, object]) -> None:
-    orders = Orders()
-    orders.place(place())
-    with pytest.raises(DomainError) as refused:
-        orders.place(place(**other))
-    assert (refused.value.rule, refused.value.aggregate_id) == ("order_id_taken", "ord_1")
-    assert orders.recorder.max_notification_id() == 1
-
-
-def test_a_cancelled_order_keeps_its_reason_and_cancelling_again_changes_nothing() -> None:
-    orders = Orders()
-    orders.place(place())
-    assert orders.cancel(CancelOrder(order_id="ord_1", reason="changed my mind")).changed
-    assert not orders.cancel(CancelOrder(order_id="ord_1", reason="changed my mind")).changed
-    order = orders.get("ord_1")
-    assert order is not None
-    assert (order.status, order.cancelled_because) == ("cancelled", "changed my mind")
-
-
-def test_cancelling_for_another_reason_or_an_unknown_order_is_refused() -> None:
-    orders = Orders()
-    orders.place(place())
-    orders.cancel(CancelOrder(order_id="ord_1", reason="changed my mind"))
-    with pytest.raises(DomainError) as again:
-        orders.cancel(CancelOrder(order_id="ord_1", reason="found it cheaper"))
-    with pytest.raises(DomainError) as unknown:
-        orders.cancel(CancelOrder(order_id="ord_2", reason="changed my mind"))
-    assert (again.value.rule, unknown.value.rule) == ("already_cancelled", "unknown_order")
+    again = given_application(Orders(), placed).when(lambda orders: orders.place(place(**other)))
+    assert again.then_refused("order_id_taken").aggregate_id == "ord_1"
 
 
 def test_a_placed_command_sent_again_after_the_cancellation_answers_with_the_cancelled_order() -> None:
-    orders = Orders()
-    orders.place(place())
-    orders.cancel(CancelOrder(order_id="ord_1", reason="changed my mind"))
-    answer = orders.place(place())
+    answer = given_application(Orders(), placed, cancelled).when(placed).then_nothing()
     assert (answer.changed, answer.order.status) == (False, "cancelled")
 
 
-def test_a_total_that_json_could_not_carry_exactly_is_refused() -> None:
-    line = LineItem(sku="yacht", quantity=2, unit_price_minor=2**52)
-    with pytest.raises(DomainError) as refused:
-        Orders().place(place(lines=(line,)))
-    assert refused.value.rule == "total_too_large"
+def test_cancelling_an_order_that_is_not_there_is_refused() -> None:
+    given_application(Orders()).when(cancelled).then_refused("unknown_order")
+
+
+def test_the_world_is_told_of_an_order_that_was_placed() -> None:
+    told = contract(
+        OrderPlaced,
+        order_id="ord_1",
+        customer_id="cus_1",
+        total_minor=690,
+        currency="EUR",
+        lines=(OrderedLine(sku="pen", quantity=2),),
+    )
+    given_application(Orders()).when(placed).then_published(to_contracts, told)
+    given_application(Orders(), placed).when(placed).then_published(to_contracts)
+
+
+def test_the_world_is_told_of_an_order_that_was_cancelled() -> None:
+    told = contract(OrderCancelled, order_id="ord_1", reason="changed my mind")
+    given_application(Orders(), placed).when(cancelled).then_published(to_contracts, told)
 
 
 @pytest.mark.parametrize(
