@@ -1,0 +1,139 @@
+"""An outbox is found by name, and what it makes of an event is checked before anybody sees it."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import ModuleType
+from uuid import UUID
+
+import pytest
+
+from domain.base import DomainEvent
+from domain.contracts import Contract
+from domain.event_mapper import EventMapper
+from domain.orders.public_contracts import OrderCancelled, OrderPlaced
+from infrastructure.event_reader import RecordedEvent
+from infrastructure.outbox import OutboxNotFound, load_outbox
+from infrastructure.outgoing import Batch, MessageMapper, Unmappable
+from tests.support.parcels import Parcel, parcel_outbox
+
+NAMESPACE = UUID("7a1e0c7e-6f0a-4b55-9d0e-4a1d0f5f4c11")
+NOW = datetime(2026, 9, 29, 10, 30, tzinfo=UTC)
+OUTBOX = parcel_outbox("parcels")
+MOVED = OUTBOX.contracts[0]
+
+
+def moved(position: int, note: str = "") -> RecordedEvent:
+    stored = EventMapper().to_stored_event(
+        Parcel.Moved(originator_id="a", originator_version=position, timestamp=NOW, note=note)
+    )
+    return RecordedEvent("a", position, stored.topic, stored.state, position, NOW)
+
+
+# --- Found by name -------------------------------------------------------------------------------------
+
+
+def test_the_outbox_of_a_folder_is_found_by_the_folders_name() -> None:
+    outbox = load_outbox("domain.orders")
+
+    assert outbox.name == "domain.orders"
+    assert outbox.contracts == (OrderPlaced, OrderCancelled)
+
+
+@pytest.mark.parametrize("name", ["domain.ordrs", "no_such_package.orders", "domain", "", ".orders"])
+def test_a_wrong_name_is_told_so(name: str) -> None:
+    with pytest.raises(OutboxNotFound) as not_found:
+        load_outbox(name)
+
+    assert not_found.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("contents", "missing"),
+    [
+        ({}, "CONTRACTS"),
+        ({"CONTRACTS": (), "to_contracts": print}, "CONTRACTS"),
+        ({"CONTRACTS": (int,), "to_contracts": print}, "CONTRACTS"),
+        ({"CONTRACTS": (OrderPlaced,)}, "to_contracts"),
+    ],
+)
+def test_a_module_that_lacks_something_is_told_what(
+    monkeypatch: pytest.MonkeyPatch, contents: dict[str, object], missing: str
+) -> None:
+    module = ModuleType("incomplete.outbox")
+    vars(module).update(contents)
+    monkeypatch.setitem(sys.modules, "incomplete", ModuleType("incomplete"))
+    monkeypatch.setitem(sys.modules, "incomplete.outbox", module)
+
+    with pytest.raises(OutboxNotFound, match=missing):
+        load_outbox("incomplete")
+
+
+# --- What an event becomes -----------------------------------------------------------------------------
+
+
+def test_an_event_that_is_mapped_again_is_the_same_message() -> None:
+    assert MessageMapper(OUTBOX, NAMESPACE).messages(moved(1)) == MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))
+
+
+def mapped_by(
+    to_contracts: Callable[[DomainEvent, Callable[[type[Contract]], str]], Sequence[Contract]],
+) -> MessageMapper:
+    return MessageMapper(replace(OUTBOX, to_contracts=to_contracts), NAMESPACE)
+
+
+def contract(event_id: str) -> Contract:
+    return MOVED.model_validate(
+        {"event_id": event_id, "event_type": "ParcelMoved", "schema_version": 1, "occurred_at": NOW}
+        | {"parcel_id": "a", "step": 1, "note": ""}
+    )
+
+
+def test_two_contracts_with_one_event_id_are_refused_because_receivers_would_drop_the_second() -> None:
+    with pytest.raises(Unmappable, match="two contracts with one event id"):
+        mapped_by(lambda _event, _id: [contract("evt_1"), contract("evt_1")]).messages(moved(1))
+
+
+def test_a_contract_that_was_not_announced_is_refused_because_nobody_made_its_topic() -> None:
+    stranger = parcel_outbox("elsewhere").contracts[0]
+    mapper = mapped_by(lambda _event, _id: [stranger.model_validate(dict(contract("evt_1")))])
+
+    with pytest.raises(Unmappable, match="not in its CONTRACTS"):
+        mapper.messages(moved(1))
+
+
+def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> None:
+    def mistaken(_event: DomainEvent, _id: object) -> Sequence[Contract]:
+        raise KeyError("secret")
+
+    with pytest.raises(Unmappable) as unmappable:
+        mapped_by(mistaken).messages(moved(1))
+
+    assert unmappable.value.problem == "parcels.outbox failed with KeyError"
+
+
+def test_a_batch_ends_before_the_first_event_that_cannot_be_mapped() -> None:
+    batch = MessageMapper(OUTBOX, NAMESPACE).batch([moved(1), moved(2, note="!"), moved(3)])
+
+    assert (batch.positions, [message.position for message in batch.messages]) == ([1], [1])
+    assert batch.unmappable is not None
+    assert batch.unmappable.position == 2
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "covered"), [(0, 11), (1, 11), (2, 13), (3, 19)], ids=["none", "half", "one event", "all"]
+)
+def test_only_events_whose_messages_are_all_acknowledged_are_covered(acknowledged: int, covered: int) -> None:
+    """Positions 11, 13 and 19 become nothing; 12 becomes two messages and 17 one."""
+    message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
+    messages = [message._replace(position=position) for position in (12, 12, 17)]
+
+    assert Batch([11, 12, 13, 17, 19], messages).covered(acknowledged) == covered
+
+
+def test_nothing_is_covered_before_the_first_event_is() -> None:
+    message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
+
+    assert Batch([1], [message]).covered(0) is None
+    assert Batch([], []).covered(0) is None
