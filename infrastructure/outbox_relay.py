@@ -18,6 +18,7 @@ from infrastructure.outbox import Outbox
 from infrastructure.outgoing import Batch, MessageMapper
 from infrastructure.postgres import Connection
 from infrastructure.publisher import OutgoingMessage, Publisher, PublishFailed
+from infrastructure.supervisor import beat
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,11 @@ class Relay:
         return step
 
     def keep_lease(self) -> None:
-        """To be called several times while a lease lasts; renews it in time. Raises LeaseLost when it is not proven."""
+        """To be called often, whatever it is waiting for: a sign of life, and the lease renewed in time.
+
+        Raises LeaseLost when the lease cannot be proven any more.
+        """
+        beat(self._lease.relay)
         if monotonic() > self._renew_at:
             self._renew()
         if not self._lease.is_provable:

@@ -114,7 +114,6 @@ class RelayLoop:
 
     def _work(self, relay: Relay, stop: Event) -> None:
         while not stop.is_set():
-            beat(self.name)
             step = self._turn(relay, stop)
             self._store_pause.reset()
             self._show(relay, step)
@@ -125,7 +124,7 @@ class RelayLoop:
             try:
                 ensure_topics(self._settings, self._outbox.contracts)
             except TopicsNotReady as error:
-                return Step(Outcome.REFUSED, relay.position, reason=f"{error.topic}: {error.error}")
+                return Step(Outcome.REFUSED, relay.position, reason=f"{error.topic or 'topics'}: {error.error}")
             self._topics_are_ready = True
         step = relay.step(stop)
         self._topics_are_ready = step.fault is not Fault.TOPIC
@@ -155,7 +154,6 @@ class RelayLoop:
         while not stop.is_set() and (left := until - monotonic()) > 0:
             if woken.wait(min(_SLICE, left)):
                 return True
-            beat(self.name)
             relay.keep_lease()
         return False
 
