@@ -12,7 +12,7 @@ from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from domain.base import Aggregate, stored_topics
+from domain.base import Aggregate, aggregate_topics, stored_topics
 from domain.errors import CounterfoilError
 
 _IDENTITY = {"originator_id", "originator_version"}
@@ -68,7 +68,8 @@ class EventMapper(Mapper[str]):
     def __init__(self) -> None:
         """Takes no transcoder: the event classes know their own JSON."""
         super().__init__(JSONTranscoder())
-        self._classes = stored_topics()
+        self._classes, self._aggregates = stored_topics(), aggregate_topics()
+        self._shapes: dict[type[Aggregate.Event] | None, _Shape] = {}
 
     def to_stored_event(self, domain_event: DomainEventProtocol[str]) -> StoredEvent:
         if not isinstance(domain_event, Aggregate.Event):
@@ -85,56 +86,66 @@ class EventMapper(Mapper[str]):
         )
 
     def to_domain_event(self, stored_event: StoredEvent) -> Aggregate.Event:
-        event_class = self._classes.get(stored_event.topic)
-        if event_class is None:
-            raise UnknownTopic(stored_event.topic, str(stored_event.originator_id), stored_event.originator_version)
-        state = _in_current_shape(event_class, stored_event)
+        shape = self._shapes.get(self._classes.get(stored_event.topic)) or self._shape_of(stored_event)
         try:
-            # The validator itself: model_validate_json spends as much again on looking at its options.
-            event: Aggregate.Event = event_class.__pydantic_validator__.validate_json(
-                _with_identity(state, stored_event)
+            # Identity and state in one JSON object, spliced: parsing twice would cost as much again.
+            event: Aggregate.Event = shape.validate(
+                b'{"originator_id":%s,"originator_version":%d,%s'
+                % (to_json(stored_event.originator_id), stored_event.originator_version, shape.fields_of(stored_event))
             )
         except ValidationError as error:
-            raise _unreadable(stored_event, event_class.class_version, _problem(error)) from None
+            raise _unreadable(stored_event, shape.version, _problem(error)) from None
         if (
             event.originator_version != stored_event.originator_version
             or event.originator_id != stored_event.originator_id
         ):
-            raise _unreadable(stored_event, event_class.class_version, "the state names another event")
+            raise _unreadable(stored_event, shape.version, "the state names another event")
+        if shape.creates and event.originator_topic not in self._aggregates:  # type: ignore[attr-defined]
+            # The library would import it.
+            raise _unreadable(stored_event, shape.version, "originator_topic: no aggregate has this topic")
         return event
 
-
-def _with_identity(state: bytes, stored_event: StoredEvent) -> bytes:
-    """One JSON object of the state and the identity, spliced: parsing the state twice would double the cost."""
-    if not state.startswith(b"{"):
-        return state
-    return b'{"originator_id":%s,"originator_version":%d,%s' % (
-        to_json(stored_event.originator_id),
-        stored_event.originator_version,
-        state[1:],
-    )
+    def _shape_of(self, stored_event: StoredEvent) -> "_Shape":
+        event_class = self._classes.get(stored_event.topic)
+        if event_class is None:
+            raise UnknownTopic(stored_event.topic, str(stored_event.originator_id), stored_event.originator_version)
+        return self._shapes.setdefault(event_class, _Shape(event_class))
 
 
-def _in_current_shape(event_class: type[Aggregate.Event], stored_event: StoredEvent) -> bytes:
-    """The state as today's class has it, through every upcast between its version and today's."""
-    state = stored_event.state
-    current = event_class.class_version
-    if current == 1 and b'"class_version"' not in state:
-        return state
-    try:
-        fields = from_json(state)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise _unreadable(stored_event, current, "the state is not a JSON object")
-    version = fields.pop("class_version", 1)
-    if type(version) is not int or version < 1:
-        raise _unreadable(stored_event, current, "class_version is not a whole number from 1")
-    if version > current:
-        raise _unreadable(stored_event, version, f"this process knows versions up to {current}")
-    for step in range(version, current):
-        _upcast(event_class, step, fields, stored_event)
-    return to_json(fields)
+class _Shape:
+    """How the events of one class are read: worked out once, because it is needed for every row."""
+
+    def __init__(self, event_class: type[Aggregate.Event]) -> None:
+        self.version = event_class.class_version
+        self.creates = issubclass(event_class, Aggregate.Created)
+        # The validator itself: model_validate_json spends as much again on looking at its options.
+        self.validate = event_class.__pydantic_validator__.validate_json
+        self._class = event_class
+        self._start = b"{" if self.version == 1 else b'{"class_version":%d,' % self.version
+
+    def fields_of(self, stored_event: StoredEvent) -> bytes:
+        """The state's JSON after its opening brace, in today's shape."""
+        state = stored_event.state
+        if state.startswith(self._start) and (self.version > 1 or b'"class_version"' not in state):
+            return state[len(self._start) :]
+        return self._converted(stored_event)
+
+    def _converted(self, stored_event: StoredEvent) -> bytes:
+        """Through every upcast between its version and today's."""
+        try:
+            fields = from_json(stored_event.state)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise _unreadable(stored_event, self.version, "the state is not a JSON object")
+        version = fields.pop("class_version", 1)
+        if type(version) is not int or version < 1:
+            raise _unreadable(stored_event, self.version, "class_version is not a whole number from 1")
+        if version > self.version:
+            raise _unreadable(stored_event, version, f"this process knows versions up to {self.version}")
+        for step in range(version, self.version):
+            _upcast(self._class, step, fields, stored_event)
+        return to_json(fields)[1:]
 
 
 def _upcast(

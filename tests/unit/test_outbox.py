@@ -28,7 +28,7 @@ def moved(position: int, note: str = "") -> RecordedEvent:
     stored = EventMapper().to_stored_event(
         Parcel.Moved(originator_id="a", originator_version=position, timestamp=NOW, note=note)
     )
-    return RecordedEvent("a", position, stored.topic, stored.state, position, NOW)
+    return RecordedEvent("a", position, stored.topic, stored.state, position)
 
 
 # --- Found by name -------------------------------------------------------------------------------------
