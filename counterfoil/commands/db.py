@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from counterfoil.commands.db_check import check
 from counterfoil.output import print_json, print_table
 from infrastructure.migrate import STORE_MIGRATIONS, Migrations, State
 from infrastructure.migrate import migrate as migrate_database
@@ -15,6 +16,7 @@ from infrastructure.settings import PREFIX, Settings, SettingsError
 from projections.loading import all_projections
 
 app = typer.Typer(no_args_is_help=True, help="Bring database schemas up to date, or show where they stand.")
+app.command()(check)
 
 
 @dataclass(frozen=True)

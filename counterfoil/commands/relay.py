@@ -1,9 +1,11 @@
-"""Run a relay: stored events to Kafka."""
+"""Run a relay, stored events to Kafka; and say what holds one back."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from counterfoil.commands.relay_why import why
 from infrastructure import logs, metrics, migrate
 from infrastructure.outbox import load_outbox
 from infrastructure.relay_loop import RelayLoop
@@ -11,12 +13,38 @@ from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
 
 
-def relay(name: Annotated[str, typer.Argument(help="Module of the aggregate, such as domain.orders.")]) -> None:
-    """Publish stored events to Kafka until SIGTERM or Ctrl-C. Several may run: one publishes, the others stand by."""
+class _RunUnlessTold(TyperGroup):
+    """`relay domain.orders` is short for `relay run domain.orders`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunUnlessTold,
+    no_args_is_help=True,
+    subcommand_metavar="MODULE | COMMAND [ARGS]...",
+    help="Publish stored events to Kafka: `relay domain.orders`. Say what holds a relay back: `relay why`.",
+)
+
+
+@app.command()
+def run(
+    module: Annotated[str, typer.Argument(help="The aggregate's module, such as domain.orders.")],
+) -> None:
+    """Publish stored events to Kafka until SIGTERM or Ctrl-C. Several may run: one publishes, the others stand by.
+
+    `run` may be left out.
+    """
     stop = stop_on_signals()
     settings = Settings.load()
     logs.configure(settings.log_format, settings.log_level)
-    outbox = load_outbox(name)
+    outbox = load_outbox(module)
     migrate.check(settings.required_store_dsn(), migrate.STORE_MIGRATIONS)
     metrics.serve(settings.metrics_port)
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
+
+
+app.command()(why)
