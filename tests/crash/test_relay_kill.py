@@ -19,7 +19,7 @@ from tests.support.wait import eventually
 LEASE = 1.0
 BATCH = 10
 PARCELS = [f"p{number}" for number in range(5)]
-KILLS = int(os.environ.get("COUNTERFOIL_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("COUNTERFOIL_TEST_KILLS", "6"))
 
 
 @pytest.fixture
