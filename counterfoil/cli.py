@@ -6,10 +6,9 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, orders, stock
+from counterfoil.commands import db, orders, relay, stock
 from counterfoil.commands.demo import demo
 from counterfoil.commands.project import project
-from counterfoil.commands.relay import relay
 from counterfoil.commands.status import status
 from counterfoil.output import complain
 from domain.errors import CounterfoilError
@@ -24,7 +23,7 @@ app.command()(demo)
 app.add_typer(db.app, name="db")
 app.add_typer(orders.app, name="orders")
 app.add_typer(stock.app, name="stock")
-app.command()(relay)
+app.add_typer(relay.app, name="relay")
 app.command()(project)
 app.command()(status)
 

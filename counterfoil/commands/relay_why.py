@@ -1,0 +1,120 @@
+"""What holds the relays of a store back?"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from threading import Event
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from counterfoil.output import complain, out, print_fields, print_json
+from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
+from infrastructure.event_reader import EventReader, HolderReport
+from infrastructure.health import RELAYS
+from infrastructure.held_back import Hold, find_hold
+from infrastructure.postgres import Connection, connect
+from infrastructure.settings import Settings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """relay: None for a new one, which begins at position 0. reason: why the relay itself says that it is held."""
+
+    relay: str | None
+    position: int
+    hold: Hold | None
+    reason: str | None
+
+    @property
+    def held(self) -> bool:
+        return bool(self.hold or self.reason)
+
+
+def why(
+    name: Annotated[str | None, typer.Argument(help="A relay, such as domain.orders; all of them without it.")] = None,
+    query: Annotated[bool, typer.Option("--query", help="Show query texts, which may quote data.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what holds relays back: open transactions that may still store an earlier event. Exit code 3 when held.
+
+    A transaction is named when stored events have waited for it for a second. `SELECT pg_terminate_backend(PID)`
+    ends one by force; its own events are then rolled back.
+    """
+    stop = Event()  # nobody sets it: Ctrl-C ends the command, and never with the answer that nothing is held
+    with closing(connect(Settings.load().required_store_dsn(), application_name="counterfoil why")) as store:
+        findings = _examine(store, name, stop)
+        writers = EventReader(store).why()
+    if as_json:
+        print_json({"relays": [_fields(each, query) for each in findings], "open_writers": _rows(writers, query)})
+    else:
+        _print(findings, writers, query)
+    if any(each.held for each in findings):
+        raise typer.Exit(3)
+
+
+def _examine(store: Connection, name: str | None, stop: Event) -> list[Finding]:
+    names = [name] if name else [relay for (relay,) in store.execute(RELAYS)]
+    checkpoints = [checkpoint for each in names if (checkpoint := read_checkpoint(store, each))]
+    if name and not checkpoints:
+        complain(f"No relay {name!r} has ever run on this store.")
+        raise typer.Exit(1)
+    if not checkpoints:
+        return [Finding(None, 0, find_hold(EventReader(store), 0, stop), None)]
+    return [_finding(store, checkpoint, stop) for checkpoint in checkpoints]
+
+
+def _finding(store: Connection, checkpoint: CheckpointStatus, stop: Event) -> Finding:
+    hold = find_hold(EventReader(store), checkpoint.position, stop)
+    reason = None
+    if checkpoint.held_position is not None:
+        reason = f"held before position {checkpoint.held_position}: {checkpoint.held_reason}"
+    return Finding(checkpoint.relay, checkpoint.position, hold, reason)
+
+
+def _print(findings: Sequence[Finding], writers: Sequence[HolderReport], query: bool) -> None:
+    for each in findings:
+        relay = each.relay or "a new relay"
+        if each.reason:
+            complain(f"{relay} is {each.reason}")
+        if each.hold:
+            complain(f"{relay} can go on to position {each.hold.position}; what is stored behind it waits for:")
+            _print_holders(each.hold.by, query)
+        if not each.held:
+            out.print(Text(f"{relay}: no stored event waits for an open transaction."))
+    if writers and not any(each.hold for each in findings):
+        out.print("These have written events and are still open. They hold nothing back now:")
+        _print_holders(writers, query)
+
+
+def _print_holders(holders: Sequence[HolderReport], query: bool) -> None:
+    """One below the other: a table would cut queries off where the terminal ends."""
+    for row in _rows(holders, query):
+        out.print()
+        print_fields({name.replace("_", " "): value for name, value in row.items()})
+
+
+def _fields(finding: Finding, query: bool) -> dict[str, object]:
+    hold = finding.hold
+    return {
+        "relay": finding.relay,
+        "position": finding.position,
+        "held": finding.held,
+        "held_after": hold.position if hold else None,
+        "held_by": _rows(hold.by, query) if hold else [],
+        "reason": finding.reason,
+    }
+
+
+def _rows(holders: Sequence[HolderReport], query: bool) -> list[dict[str, object]]:
+    return [_row(each, query) for each in holders]
+
+
+def _row(holder: HolderReport, query: bool) -> dict[str, object]:
+    """Ages in seconds."""
+    row = asdict(holder)
+    age = row.pop("transaction_age")
+    text = row.pop("query")
+    row["transaction_seconds"] = None if age is None else round(age.total_seconds(), 1)
+    return row | ({"query": text and " ".join(text.split())} if query else {})
