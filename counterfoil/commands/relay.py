@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from counterfoil.commands.relay_why import why
+from domain.loading import load_business
 from infrastructure import logs, metrics, migrate
 from infrastructure.outbox import load_outbox
 from infrastructure.relay_loop import RelayLoop
@@ -41,6 +42,7 @@ def run(
     stop = stop_on_signals()
     settings = Settings.load()
     logs.configure(settings.log_format, settings.log_level)
+    load_business()  # a relay meets the events of all who share the store
     outbox = load_outbox(module)
     migrate.check(settings.required_store_dsn(), migrate.STORE_MIGRATIONS)
     metrics.serve(settings.metrics_port)
