@@ -30,6 +30,9 @@ SUBSCRIBER_PARTITIONS = Gauge("counterfoil_subscriber_partitions", "Partitions a
 SUBSCRIBER_TROUBLES = Counter(
     "counterfoil_subscriber_troubles_total", "What Kafka's client complained of, by its name", ["group", "error"]
 )
+SUBSCRIBER_DELETED = Counter(
+    "counterfoil_subscriber_deleted_records_total", "Records deleted before the group had read them", ["group"]
+)
 INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])
 INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
 INBOX_RETRIES = Counter("counterfoil_inbox_retries_total", "Batches tried again", ["consumer", "error"])

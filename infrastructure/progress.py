@@ -6,14 +6,21 @@ from infrastructure.record import Record
 class Progress:
     """Records come in order of offset and are finished in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, committed: int | None = None) -> None:
+        """committed: where the group's work had come to; None when that is not known."""
         self._unfinished: dict[int, Record] = {}
-        self._next: int | None = None
-        self._committed: int | None = None
+        self._next = self._committed = committed
+        self.has_begun = False
+
+    @property
+    def next(self) -> int | None:
+        """The offset that follows the last record, if that is known; there may be none at it."""
+        return self._next
 
     def add(self, record: Record) -> None:
         self._unfinished[record.offset] = record
         self._next = record.offset + 1
+        self.has_begun = True
 
     def finish(self, offset: int) -> None:
         self._unfinished.pop(offset, None)

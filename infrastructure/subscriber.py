@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from domain.errors import CounterfoilError
 from infrastructure import bounded, metrics
 from infrastructure.committer import Committer
+from infrastructure.deleted_records import committed_offsets, tell_of_deleted_records
 from infrastructure.kafka_config import connection_config
 from infrastructure.progress import Progress
 from infrastructure.record import Record
@@ -188,6 +189,8 @@ class Subscriber:
         progress = self._partitions.get((record.topic, record.partition))
         if progress is None:
             return  # taken away after it had arrived here: it is another member's now
+        if not progress.has_begun and progress.next is not None:
+            tell_of_deleted_records(self._consumer, self._group, progress.next, record)
         progress.add(record)
         self._waiting.append(record)
         self._troubles.clear()
@@ -205,7 +208,10 @@ class Subscriber:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
-        self._partitions |= {(each.topic, each.partition): Progress() for each in partitions}
+        committed = committed_offsets(consumer, partitions)
+        for each in partitions:
+            place = each.topic, each.partition
+            self._partitions[place] = Progress(committed.get(place))
         if self._paused:
             consumer.pause(partitions)
         self._tell("partitions assigned", partitions)

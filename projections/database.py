@@ -9,7 +9,8 @@ from threading import Event, Thread
 from infrastructure.postgres import Connection, Timeouts, connect
 
 TIMEOUTS = Timeouts(connect=3.0, lock=20.0, statement=30.0, idle_in_transaction=30.0)
-"""lock: longer than a batch may take, because a consumer that has the same event waits for the other's outcome."""
+"""lock: longer than a batch may take, because a consumer that has the same event waits for the other's outcome.
+idle_in_transaction: the longest that a handler may be busy with anything but the database."""
 
 _TURN = 0.1
 """Seconds between two looks at the stop event."""

@@ -8,9 +8,11 @@ from time import monotonic
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
 from infrastructure.postgres import cause_of
+from infrastructure.record import Record
 from infrastructure.subscriber import Subscriber
+from infrastructure.supervisor import beat
 from projections.base import Projection
-from projections.batch import Batch, Outcome, apply_batch
+from projections.batch import Batch, Outcome, Readable, apply_batch
 from projections.database import Database
 from projections.decoding import Category
 from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
@@ -41,6 +43,7 @@ class Settler:
         everything up to some record finished and nothing done of the rest; also what keeps a record from
         being parked.
         """
+        beat(self.projection.consumer_name)
         self.subscriber.keep_alive()
         failure = self._apply(batch) if batch else None
         if failure is None:
@@ -53,8 +56,8 @@ class Settler:
         (culprit,) = batch
         if isinstance(culprit, Parked):
             raise failure
+        self._tell_of_failure(culprit, attempt, failure)
         if attempt < self.attempts:
-            metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()
             self.subscriber.idle(self.stop, Backoff(base=0.1 * 2**attempt, cap=5.0).next_delay())
             self.settle(batch, attempt + 1)
         else:
@@ -90,14 +93,19 @@ class Settler:
         metrics.INBOX_EVENTS.labels(name, "quarantined").inc(len(outcome.parked))
         for record, fault in outcome.parked:
             metrics.QUARANTINED.labels(name, fault.category.value).inc()
-            logger.warning(
-                "put in quarantine",
-                extra={
-                    "consumer": name,
-                    "event_id": fault.event_id,
-                    "topic": record.topic,
-                    "partition": record.partition,
-                    "offset": record.offset,
-                    "category": fault.category.value,
-                },
-            )
+            about = self._about(record, fault.event_id) | {"category": fault.category.value}
+            logger.warning("put in quarantine", extra=about)
+
+    def _tell_of_failure(self, culprit: Readable, attempt: int, failure: Exception) -> None:
+        metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()
+        about = self._about(culprit.record, culprit.contract.event_id) | {"attempt": attempt}
+        logger.warning("handling failed", exc_info=failure, extra=about)
+
+    def _about(self, record: Record, event_id: str | None) -> dict[str, object]:
+        return {
+            "consumer": self.projection.consumer_name,
+            "event_id": event_id,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+        }

@@ -95,6 +95,7 @@ def test_told_to_stop_early_in_a_slow_batch_it_rolls_back_and_a_successor_applie
     program = house.start("slowly")
     program.wait_for_line("handling ord_0")
     stop(program)
+    assert "handling ord_1" not in program.output()
     assert (house.applied, count(house.database, "processed_events")) == ([], 0)
     house.start()
     eventually(lambda: house.applied == event_ids, within=15)

@@ -10,6 +10,7 @@ import pytest
 from infrastructure.record import Record
 from infrastructure.settings import Settings
 from infrastructure.subscriber import Subscriber, SubscriberFailed
+from tests.support.group import delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic, delete_topic
 from tests.support.messages import Sender
 from tests.support.raw_kafka import send_with_header_name
@@ -229,3 +230,24 @@ def test_a_client_that_has_given_up_says_so(group: MakeGroup) -> None:
         return False
 
     eventually(gave_up, within=20)
+
+
+def test_records_deleted_before_they_were_read_are_reported(group: MakeGroup, caplog: pytest.LogCaptureFixture) -> None:
+    orders = group()
+    orders.send(*[b"%d" % n for n in range(10)])
+    with orders.member() as member:
+        member.finish(receive(member, 3)[:3])
+    delete_records(orders.bootstrap, orders.topic, before=7)
+    assert values(receive(orders.member(), 3)) == [b"7", b"8", b"9"]
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    told = vars(record)
+    assert (told["partition"], told["first_missing"], told["last_missing"]) == (0, 3, 6)
+
+
+def test_no_record_is_reported_missing_where_none_is(group: MakeGroup, caplog: pytest.LogCaptureFixture) -> None:
+    orders = group()
+    orders.send(b"1", b"2", b"3")
+    with orders.member() as member:
+        member.finish(receive(member, 3)[:1])
+    receive(orders.member(), 2)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

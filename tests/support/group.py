@@ -20,3 +20,10 @@ def forget(bootstrap: str, group: str) -> None:
     """Deletes the group with its offsets; it must have no members."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.delete_consumer_groups([group], request_timeout=_SECONDS)[group].result(_SECONDS)
+
+
+def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) -> None:
+    """As retention would: the oldest record is then the one at `before`."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    place = TopicPartition(topic, partition, before)
+    admin.delete_records([place], request_timeout=_SECONDS)[place].result(_SECONDS)
