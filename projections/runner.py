@@ -27,8 +27,8 @@ class Runner:
     """Runs one projection as a member of the consumer group that has its name; any number may run at once.
 
     Trouble that no event is at fault for (a database that is away or read-only, a lock that others hold, a
-    table that is missing) is waited out: nothing is skipped, no attempt is spent, and Kafka is polled meanwhile. What an event
-    is at fault for ends with that event in quarantine and its neighbours applied.
+    table that is missing) is waited out: nothing is skipped, no attempt is spent, and Kafka is polled
+    meanwhile. What an event is at fault for ends with that event in quarantine and its neighbours applied.
     """
 
     def __init__(
