@@ -43,15 +43,16 @@ def to_state(aggregate: Aggregate) -> bytes:
     try:
         state = adapter.dump_json(fields, warnings="error")
         same = from_state(class_, aggregate.id, aggregate.version, state) == aggregate
-    except (PydanticSerializationError, ValidationError) as error:
-        raise CannotSnapshot(class_.TOPIC, _names(error)) from None
+    except Exception as error:  # noqa: BLE001  serializers and validators of the business may raise anything
+        raise CannotSnapshot(class_.TOPIC, _what(error)) from None
     if not same:
         raise CannotSnapshot(class_.TOPIC, "the state does not come back as it was")
     return state
 
 
 def from_state(class_: type[Aggregate], aggregate_id: str, version: int, state: bytes) -> Aggregate:
-    """An aggregate without pending events. Raises pydantic.ValidationError, which shows no values."""
+    """An aggregate without pending events. Raises pydantic.ValidationError, which shows no values, and whatever
+    the validators of the business raise."""
     fields = state_adapter(class_).validate_json(state)
     aggregate = object.__new__(class_)
     vars(aggregate).update(fields, _id=aggregate_id, _version=version, _pending_events=[])
@@ -80,9 +81,11 @@ _MAKE_SHAPE: Any = TypedDict  # the type checker knows those with fields that ar
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
-def _names(error: PydanticSerializationError | ValidationError) -> str:
+def _what(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)
         )
-    return "a field holds what its annotation does not allow"
+    if isinstance(error, PydanticSerializationError):
+        return "a field holds what its annotation does not allow"
+    return f"a validator or serializer failed with {type(error).__name__}"

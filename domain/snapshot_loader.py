@@ -11,7 +11,6 @@ from hashlib import sha256
 from time import monotonic
 
 from eventsourcing.persistence import AggregateRecorder, Mapper, StoredEvent
-from pydantic import ValidationError
 
 from domain.aggregate_state import CannotSnapshot, from_state, to_state
 from domain.base import Aggregate, aggregate_topics
@@ -84,7 +83,7 @@ class SnapshotLoader:
             return Outcome.DAMAGED
         try:
             aggregate = from_state(class_, snapshot.originator_id, snapshot.originator_version, snapshot.state)
-        except ValidationError:
+        except Exception:  # noqa: BLE001  validators of the business may raise anything
             return Outcome.UNREADABLE
         return aggregate, events[1:]
 

@@ -13,8 +13,8 @@ from domain.base import Aggregate
 
 BEGINNING = """
 from dataclasses import field
-from typing import Any, ClassVar
-from pydantic import AwareDatetime
+from typing import Annotated, Any, ClassVar
+from pydantic import AfterValidator, AwareDatetime
 from domain.base import Aggregate, Command, DomainError
 """
 

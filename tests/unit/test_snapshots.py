@@ -93,6 +93,18 @@ def test_a_release_that_changes_no_state_keeps_the_snapshots(shop: Shop, release
     assert shop.counted(Outcome.STALE) == 0
 
 
+@pytest.mark.parametrize("error", ["ValueError", "KeyError"])
+def test_a_snapshot_that_the_types_refuse_today_is_dropped(shop: Shop, release: Releases, error: str) -> None:
+    """Made by the same classes, but a validator outside of them has changed."""
+    checked = changed("pieces: int", "pieces: Annotated[int, AfterValidator(check)]")
+    shop.basket = release.install("def check(pieces):\n    return pieces\n" + checked)
+    shop.open_and_fill(events=12)
+    shop.basket = release.install(f"def check(pieces):\n    raise {error}(pieces)\n" + checked)
+    assert shop.load() == shop.replayed()
+    assert shop.counted(Outcome.STALE) == 0
+    assert (shop.counted(Outcome.UNREADABLE), shop.counted(Outcome.IMPOSSIBLE)) == (1, 1)
+
+
 def test_a_dropped_snapshot_is_warned_about_once_and_counted_each_time(
     shop: Shop, release: Releases, caplog: pytest.LogCaptureFixture
 ) -> None:
