@@ -10,7 +10,7 @@ from infrastructure.postgres import Connection
 
 ADVANCE = """
     UPDATE relay_checkpoints
-    SET position = %(to)s,
+    SET position = %(to)s, anchor = %(anchor)s,
         lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
         held_position = CASE WHEN held_position > %(to)s THEN held_position END,
         held_reason = CASE WHEN held_position > %(to)s THEN held_reason END,
@@ -28,8 +28,10 @@ HOLD = """
     RETURNING 1
 """
 
+ANCHOR = "SELECT anchor FROM relay_checkpoints WHERE relay = %s"
+
 READ_CHECKPOINT = """
-    SELECT relay, position, epoch, owner, lease_expires_at > clock_timestamp(), beat_at,
+    SELECT relay, position, anchor, epoch, owner, lease_expires_at > clock_timestamp(), beat_at,
            extract(epoch FROM clock_timestamp() - beat_at)::float8, held_position, held_reason, held_since
     FROM relay_checkpoints WHERE relay = %s
 """
@@ -39,11 +41,13 @@ READ_CHECKPOINT = """
 class CheckpointStatus:
     """A relay's row, for people and health checks. Times are the database's; ages are seconds.
 
-    leased: whether its owner's lease runs. held_position: an event that the relay cannot pass, and why.
+    anchor: fingerprint of the event at `position`. leased: whether its owner's lease runs. held_position: an event
+    that the relay cannot pass, and why.
     """
 
     relay: str
     position: int
+    anchor: bytes | None
     epoch: int
     owner: str | None
     leased: bool | None
@@ -54,10 +58,12 @@ class CheckpointStatus:
     held_since: datetime | None
 
 
-def advance(connection: Connection, lease: Lease, from_position: int, to_position: int) -> None:
+def advance(
+    connection: Connection, lease: Lease, from_position: int, to_position: int, anchor: bytes | None = None
+) -> None:
     """Moves the checkpoint from the position that was read to a higher one, and renews the lease with it.
 
-    Ends a hold at or below `to_position`. One round trip.
+    anchor: fingerprint of the event at `to_position`. Ends a hold at or below that. One round trip.
 
     Guarantees: only the current acquisition moves the checkpoint, only from where it left it, never back.
     A lease that ran out without a successor still may: what it published is published. When the reply
@@ -66,7 +72,7 @@ def advance(connection: Connection, lease: Lease, from_position: int, to_positio
     """
     if to_position < from_position:
         raise ValueError(f"a checkpoint never moves back: {from_position} to {to_position}")
-    _change(connection, lease, ADVANCE, {"from": from_position, "to": to_position})
+    _change(connection, lease, ADVANCE, {"from": from_position, "to": to_position, "anchor": anchor})
 
 
 def hold(connection: Connection, lease: Lease, position: int, reason: str) -> None:
@@ -77,13 +83,21 @@ def hold(connection: Connection, lease: Lease, position: int, reason: str) -> No
     _change(connection, lease, HOLD, {"held": position, "reason": reason})
 
 
+def read_anchor(connection: Connection, relay: str) -> bytes | None:
+    """None when there is nothing to compare with: at the beginning, or after an operator moved the checkpoint."""
+    row = connection.execute(ANCHOR, (relay,)).fetchone()
+    return row[0] if row else None
+
+
 def read_checkpoint(connection: Connection, relay: str) -> CheckpointStatus | None:
     """None for a relay that has never run."""
     row = connection.execute(READ_CHECKPOINT, (relay,)).fetchone()
     return CheckpointStatus(*row) if row else None
 
 
-def _change(connection: Connection, lease: Lease, statement: LiteralString, values: dict[str, str | int]) -> None:
+def _change(
+    connection: Connection, lease: Lease, statement: LiteralString, values: dict[str, str | int | bytes | None]
+) -> None:
     asked_at = monotonic()
     if connection.execute(statement, lease.fields | values).fetchone() is None:
         raise lease.lost()

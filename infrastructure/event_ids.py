@@ -20,18 +20,33 @@ def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract
     another fact gets another id, even one stored under the same id and version after the store was set
     back to an older backup, because the stored bytes are part of it.
     """
-    digest = hashlib.sha256()
-    for part in (
+    digest = _digest(
         namespace.bytes,
         str(stored.originator_id).encode(),
         stored.originator_version.to_bytes(8, "big"),
         contract_type.encode(),
         stored.topic.encode(),
         stored.state,
-    ):
+    )
+    return "evt_" + _uuid_of_version_8(_milliseconds(timestamp), digest).hex
+
+
+def fingerprint(stored: StoredEvent) -> bytes:
+    """32 bytes that tell this stored event from any other, whatever position it has."""
+    return _digest(
+        str(stored.originator_id).encode(),
+        stored.originator_version.to_bytes(8, "big"),
+        stored.topic.encode(),
+        stored.state,
+    )
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
         digest.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts make the same bytes
         digest.update(part)
-    return "evt_" + _uuid_of_version_8(_milliseconds(timestamp), digest.digest()).hex
+    return digest.digest()
 
 
 def _milliseconds(timestamp: datetime) -> int:

@@ -49,11 +49,13 @@ class Page:
     settled: False when there are events beyond these that may not be delivered yet.
     held_by: then, the open transactions that may still add an event before those; none when it was not
     looked yet, because those events have only just appeared.
+    anchor: the event at the position that was read from, None when there is none; seen in the same snapshot.
     """
 
     events: Sequence[RecordedEvent]
     settled: bool
     held_by: tuple[Holder, ...] = ()
+    anchor: RecordedEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class HolderReport:
 
 READ_EVENTS = """
     SELECT originator_id, originator_version, topic, state, position
-    FROM stored_events WHERE position > %s ORDER BY position LIMIT %s
+    FROM stored_events WHERE position >= %s ORDER BY position LIMIT %s
 """
 
 OPEN_WRITE_TRANSACTIONS = """
@@ -126,20 +128,20 @@ class EventReader:
 
     def read(self, after: int, limit: int) -> Page:
         """The next events after a position, at most `limit` of them. One round trip, three at a gap."""
-        events = self._rows(after, limit)
+        anchor, events = self._rows(after, limit)
         deliverable = self._before_the_first_unsettled_gap(after, events)
         if deliverable == len(events):
-            return Page(events, settled=True)
+            return Page(events, settled=True, anchor=anchor)
         holders = self._holders()
         if self._proof.look(after, events[-1].position, holders):
             metrics.GAP_PROOFS.inc()
-            events = self._rows(after, limit)
+            anchor, events = self._rows(after, limit)
             deliverable = self._before_the_first_unsettled_gap(after, events)
             if deliverable == len(events):
-                return Page(events, settled=True)
+                return Page(events, settled=True, anchor=anchor)
         if self._proof.awaited:
             metrics.GAP_WAITS.inc()
-        return Page(events[:deliverable], settled=False, held_by=tuple(self._proof.awaited))
+        return Page(events[:deliverable], settled=False, held_by=tuple(self._proof.awaited), anchor=anchor)
 
     def highest_position(self) -> int:
         """Of all that is visible, settled or not; 0 when there is nothing."""
@@ -154,9 +156,12 @@ class EventReader:
         """Every open transaction that has written events, the oldest first. What holds a reader back is among them."""
         return [HolderReport(*row) for row in self._connection.execute(DESCRIBE_OPEN_WRITE_TRANSACTIONS)]
 
-    def _rows(self, after: int, limit: int) -> list[RecordedEvent]:
-        rows = self._connection.execute(READ_EVENTS, (after, limit), prepare=True, binary=True).fetchall()
-        return [RecordedEvent(*row) for row in rows]
+    def _rows(self, after: int, limit: int) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
+        rows = self._connection.execute(READ_EVENTS, (after, limit + 1), prepare=True, binary=True).fetchall()
+        events = [RecordedEvent(*row) for row in rows]
+        if events and events[0].position == after:
+            return events[0], events[1:]
+        return None, events[:limit]
 
     def _before_the_first_unsettled_gap(self, after: int, events: Sequence[RecordedEvent]) -> int:
         """How many of the events may be delivered."""

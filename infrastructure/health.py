@@ -5,14 +5,20 @@ A relay is not asked how it feels. It may be dead, or measure itself against a m
 
 from dataclasses import dataclass
 
+from eventsourcing.persistence import StoredEvent
+
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
+from infrastructure.event_ids import fingerprint
 from infrastructure.postgres import Connection
 
 LONGEST_SILENCE = 60.0
 """Seconds after which a relay without a beat, or an event that is still unpublished, is a fault."""
 
+SET_BACK = "the store was set back behind what was published; see docs/operations.md"
+
 RELAYS = "SELECT relay FROM relay_checkpoints ORDER BY relay"
 HIGHEST = "SELECT coalesce(max(position), 0) FROM stored_events"
+PUBLISHED_LAST = "SELECT originator_id, originator_version, topic, state FROM stored_events WHERE position = %s"
 OLDEST_AFTER = """
     SELECT extract(epoch FROM clock_timestamp() - stored_at)::float8
     FROM stored_events WHERE position > %s ORDER BY position LIMIT 1
@@ -43,6 +49,8 @@ def relay_health(connection: Connection) -> list[RelayHealth]:
 
 def _health(connection: Connection, checkpoint: CheckpointStatus) -> RelayHealth:
     highest = _number(connection, HIGHEST) or 0
+    row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
+    last = fingerprint(StoredEvent(*row)) if row else None
     waiting = _number(connection, OLDEST_AFTER, checkpoint.position)
     return RelayHealth(
         relay=checkpoint.relay,
@@ -51,13 +59,13 @@ def _health(connection: Connection, checkpoint: CheckpointStatus) -> RelayHealth
         waiting_seconds=waiting,
         leased=bool(checkpoint.leased),
         beat_age=checkpoint.beat_age,
-        fault=_fault(checkpoint, int(highest), waiting or 0.0),
+        fault=SET_BACK if checkpoint.anchor not in (None, last) else _fault(checkpoint, int(highest), waiting or 0.0),
     )
 
 
 def _fault(checkpoint: CheckpointStatus, highest: int, waiting: float) -> str | None:
     if checkpoint.position > highest:
-        return "the checkpoint is above everything stored: the store was set back; see docs/operations.md"
+        return SET_BACK
     if checkpoint.held_position is not None:
         return f"held before position {checkpoint.held_position}: {checkpoint.held_reason}"
     if checkpoint.beat_age > LONGEST_SILENCE:

@@ -11,7 +11,8 @@ from time import monotonic
 import psycopg
 
 from infrastructure import checkpoint, metrics
-from infrastructure.event_reader import EventReader, Page
+from infrastructure.event_ids import fingerprint
+from infrastructure.event_reader import EventReader, Page, RecordedEvent
 from infrastructure.kafka_faults import Fault
 from infrastructure.lease import Lease
 from infrastructure.outbox import Outbox
@@ -22,7 +23,7 @@ from infrastructure.supervisor import beat
 
 logger = logging.getLogger(__name__)
 
-SET_BACK = "the checkpoint is above everything stored: the store was set back"
+SET_BACK = "the store was set back: the event that was published last is not there any more"
 
 
 class Outcome(StrEnum):
@@ -66,7 +67,7 @@ class Relay:
         self._outbox, self._publisher, self._lease = outbox, publisher, lease
         self._batch_size = batch_size
         self._careful = False
-        self._set_back_at: int | None = None
+        self._anchor: bytes | None = None
         self._held: tuple[int, str] | None = None
         self.position = position
 
@@ -78,14 +79,16 @@ class Relay:
         self._connection = connection
         self._reader = EventReader(connection)
         self._mapper = MessageMapper(self._outbox, self._reader.namespace())
-        self.position = self._renew()
+        self._reload()
 
     def step(self, stop: Event) -> Step:
         """Raises LeaseLost, after which nothing more may be sent, and psycopg's errors, after which to reconnect."""
         self.keep_lease()
         page = self._reader.read(self.position, 1 if self._careful else self._batch_size)
-        if not page.events or self.position == self._set_back_at:
-            return self._idle(page)
+        if self._was_set_back(page):
+            return self._wait_for_an_operator()
+        if not page.events:
+            return Step(Outcome.IDLE, self.position)
         batch = self._mapper.batch(page.events)
         acknowledged, failure = self._publish(batch.messages, stop)
         self._advance(batch.covered(acknowledged))
@@ -113,16 +116,23 @@ class Relay:
         """Lets another relay in at once."""
         self._lease.release(self._connection)
 
-    def _idle(self, page: Page) -> Step:
-        """A store that was restored from a backup, or lost its tail in a failover, would use positions again
-        that the checkpoint covers; it stays an alarm until the checkpoint is put right."""
-        if page.settled and self.position > self._reader.highest_position():
-            self._set_back_at = self.position
-        if self.position != self._set_back_at:
-            return Step(Outcome.IDLE, self.position)
-        self.position = self._renew()
+    def _was_set_back(self, page: Page) -> bool:
+        """Whether the store was restored from a backup, or lost its tail in a failover: it would use positions
+        again that the checkpoint covers, and so the new events there would be skipped."""
+        if self._anchor is None:
+            return not page.events and page.settled and self.position > self._reader.highest_position()
+        return page.anchor is None or fingerprint(page.anchor) != self._anchor
+
+    def _wait_for_an_operator(self) -> Step:
+        """It stays an alarm until the checkpoint is put right."""
         self._say_held(self.position, SET_BACK)
+        self._reload()
         return Step(Outcome.HELD, self.position, reason=SET_BACK)
+
+    def _reload(self) -> None:
+        """The checkpoint as it is stored."""
+        self.position = self._renew()
+        self._anchor = checkpoint.read_anchor(self._connection, self._lease.relay)
 
     def _publish(self, messages: Sequence[OutgoingMessage], stop: Event) -> tuple[int, PublishFailed | None]:
         if not messages:
@@ -135,15 +145,16 @@ class Relay:
             metrics.RELAY_PUBLISHED.labels(self._lease.relay, topic).inc(count)
         return acknowledged, failure
 
-    def _advance(self, to_position: int | None) -> None:
-        if to_position is None:
+    def _advance(self, to: RecordedEvent | None) -> None:
+        if to is None:
             return
+        anchor = fingerprint(to)
         try:
-            checkpoint.advance(self._connection, self._lease, self.position, to_position)
+            checkpoint.advance(self._connection, self._lease, self.position, to.position, anchor)
         except psycopg.Error:
             metrics.RELAY_CHECKPOINT_FAILURES.labels(self._lease.relay).inc()
             raise
-        self.position = to_position
+        self.position, self._anchor = to.position, anchor
         self._renewed()
 
     def _step(self, batch: Batch, acknowledged: int, failure: PublishFailed | None) -> Step:

@@ -33,18 +33,18 @@ class Unmappable(CounterfoilError):
 
 @dataclass(frozen=True)
 class Batch:
-    """positions: of the events that were mapped, ascending. unmappable: the event that comes next, if it cannot be."""
+    """events: those that were mapped, in order. unmappable: the event that comes next, if it cannot be."""
 
-    positions: Sequence[int]
+    events: Sequence[RecordedEvent]
     messages: Sequence[OutgoingMessage]
     unmappable: Unmappable | None = None
 
-    def covered(self, acknowledged: int) -> int | None:
-        """The last position of which all messages are among the first `acknowledged`; None before the first."""
-        done = len(self.positions)
+    def covered(self, acknowledged: int) -> RecordedEvent | None:
+        """The last event of which all messages are among the first `acknowledged`; None before the first."""
+        done = len(self.events)
         if acknowledged < len(self.messages):
-            done = bisect_left(self.positions, self.messages[acknowledged].position)
-        return self.positions[done - 1] if done else None
+            done = bisect_left(self.events, self.messages[acknowledged].position, key=lambda event: event.position)
+        return self.events[done - 1] if done else None
 
 
 class MessageMapper:
@@ -57,15 +57,13 @@ class MessageMapper:
 
     def batch(self, events: Sequence[RecordedEvent]) -> Batch:
         """All of them, or those before the first that cannot be mapped."""
-        positions: list[int] = []
         messages: list[OutgoingMessage] = []
-        for event in events:
+        for index, event in enumerate(events):
             try:
                 messages += self.messages(event)
             except Unmappable as unmappable:
-                return Batch(positions, messages, unmappable)
-            positions.append(event.position)
-        return Batch(positions, messages)
+                return Batch(events[:index], messages, unmappable)
+        return Batch(events, messages)
 
     def messages(self, recorded: RecordedEvent) -> list[OutgoingMessage]:
         """Often one, or none. Raises Unmappable."""

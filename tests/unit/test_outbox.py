@@ -116,7 +116,7 @@ def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> No
 def test_a_batch_ends_before_the_first_event_that_cannot_be_mapped() -> None:
     batch = MessageMapper(OUTBOX, NAMESPACE).batch([moved(1), moved(2, note="!"), moved(3)])
 
-    assert (batch.positions, [message.position for message in batch.messages]) == ([1], [1])
+    assert ([event.position for event in batch.events], [message.position for message in batch.messages]) == ([1], [1])
     assert batch.unmappable is not None
     assert batch.unmappable.position == 2
 
@@ -129,11 +129,12 @@ def test_only_events_whose_messages_are_all_acknowledged_are_covered(acknowledge
     message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
     messages = [message._replace(position=position) for position in (12, 12, 17)]
 
-    assert Batch([11, 12, 13, 17, 19], messages).covered(acknowledged) == covered
+    events = [moved(position) for position in (11, 12, 13, 17, 19)]
+    assert Batch(events, messages).covered(acknowledged) == moved(covered)
 
 
 def test_nothing_is_covered_before_the_first_event_is() -> None:
     message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
 
-    assert Batch([1], [message]).covered(0) is None
+    assert Batch([moved(1)], [message]).covered(0) is None
     assert Batch([], []).covered(0) is None

@@ -2,6 +2,7 @@
 CREATE TABLE relay_checkpoints (
     relay            text        PRIMARY KEY COLLATE "C",
     position         bigint      NOT NULL CHECK (position >= 0),
+    anchor           bytea,      -- fingerprint of the event at `position`: another one there means a store set back
     epoch            bigint      NOT NULL CHECK (epoch > 0),
     owner            text,
     lease_expires_at timestamptz,
