@@ -9,7 +9,7 @@ from psycopg.errors import RaiseException
 from domain.contracts import Contract
 from infrastructure.record import Record
 from projections.base import Quarantine
-from projections.batch import apply_batch
+from projections.batch import Readable, apply_batch
 from projections.decoding import Category, Faulty
 from projections.quarantine import Parked, park
 from tests.support.inventory import apply, connected, count
@@ -76,7 +76,8 @@ def test_another_record_at_the_offset_of_a_topic_made_anew_is_no_repeat(inbox: C
 def test_poison_in_the_middle_of_a_batch_is_parked_and_its_neighbours_are_applied(inbox: Connection) -> None:
     before, after = readable(placed("ord_1")), readable(placed("ord_2"))
     poison = parked(b"\xff")
-    outcome = apply_batch([before, poison, after], Tally(), inbox)
+    batch: list[Readable | Parked] = [before, poison, after]
+    outcome = apply_batch(batch, Tally(), inbox)
     assert outcome == (2, 0, [poison])
     assert tally(inbox) == [before.contract.event_id, after.contract.event_id]
     assert inbox.execute('SELECT "offset", value FROM quarantined_events').fetchall() == [
@@ -90,7 +91,7 @@ def test_what_is_parked_and_what_is_applied_are_one_transaction(inbox: Connectio
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
         "CREATE TRIGGER refuse BEFORE INSERT ON quarantined_events EXECUTE FUNCTION refuse()"
     )
-    batch = [readable(placed("ord_1")), parked(b"\xff")]
+    batch: list[Readable | Parked] = [readable(placed("ord_1")), parked(b"\xff")]
     with pytest.raises(RaiseException):
         apply_batch(batch, Tally(), inbox)
     assert (tally(inbox), count(inbox, "processed_events")) == ([], 0)

@@ -50,7 +50,7 @@ class InventoryOn(Inventory):
 
 
 def outcomes(name: str, outcome: str) -> float:
-    return metrics.INBOX_EVENTS.labels(name, outcome)._value.get()
+    return float(metrics.INBOX_EVENTS.labels(name, outcome)._value.get())
 
 
 def test_events_are_applied_once_and_in_order_and_their_offsets_committed(
@@ -179,7 +179,10 @@ def test_a_handlers_refusal_passes_the_offset(
     kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
 ) -> None:
     topic = topics("orders")
-    then = lambda contract, tx: Quarantine("not for us") if contract.key == "ord_1" else None  # noqa: E731
+
+    def then(contract: Contract, tx: Connection) -> Quarantine | None:
+        return Quarantine("not for us") if contract.key == "ord_1" else None
+
     Sender(kafka.bootstrap).contracts(topic, placed("ord_0"), placed("ord_1"), placed("ord_2"))
     with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap):
         eventually(lambda: committed(kafka.bootstrap, name, topic) == 3, within=20)
@@ -220,8 +223,7 @@ def test_a_second_consumer_that_comes_in_the_middle_of_a_handler_changes_nothing
             gate.set()
             eventually(lambda: len(tally(database, name)) >= 200, within=30)
             Sender(kafka.bootstrap).contracts(topic, *events)
-            duplicates = lambda: outcomes(name, "duplicate")  # noqa: E731
-            eventually(lambda: duplicates() >= 200, within=30)
+            eventually(lambda: outcomes(name, "duplicate") >= 200, within=30)
     assert sorted(tally(database, name)) == sorted(event.event_id for event in events)
 
 

@@ -1,6 +1,7 @@
 """The database goes away and comes back. Nothing is skipped, nothing is quarantined, nobody restarts anything."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from psycopg import Connection
@@ -39,12 +40,16 @@ def dsn(own_postgres: EmbeddedPostgres) -> Iterator[str]:
 
 
 def retries(name: str, error: str) -> float:
-    return metrics.INBOX_RETRIES.labels(name, error)._value.get()
+    return float(metrics.INBOX_RETRIES.labels(name, error)._value.get())
 
 
 def applied(dsn: str, name: str) -> list[str]:
     with connected(dsn) as connection:
         return tally(connection, name)
+
+
+def has_applied(database: Connection, name: str, many: int) -> bool:
+    return len(tally(database, name)) >= many
 
 
 def nothing_is_in_quarantine(dsn: str) -> bool:
@@ -132,7 +137,7 @@ def test_connections_that_are_cut_again_and_again_cost_no_event_and_repeat_none(
             tally_here, make_conninfo(inventory_dsn, port=proxy.port), kafka.bootstrap, consume_batch_size=100
         ):
             for done in range(300, 2_701, 300):
-                eventually(lambda done=done: len(tally(database, name)) >= done, within=30)
+                eventually(partial(has_applied, database, name, done), within=30)
                 proxy.cut()
                 proxy.resume()
             eventually(lambda: committed(kafka.bootstrap, name, topic) == 3_000, within=30)

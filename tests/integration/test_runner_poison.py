@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from psycopg import Connection
@@ -73,6 +74,10 @@ def topic(topics: MakeTopic) -> str:
     return topics("orders", config={"max.message.bytes": "10000000"})
 
 
+def has_applied(database: Connection, name: str, many: int) -> bool:
+    return len(tally(database, name)) == many
+
+
 def parked(database: Connection) -> list[tuple[object, ...]]:
     query = 'SELECT "offset", key, value, category FROM quarantined_events ORDER BY "offset"'
     return database.execute(query).fetchall()
@@ -90,7 +95,7 @@ def test_each_poison_is_kept_as_it_came_and_the_next_message_is_applied_at_once(
             sender.send(topic, value, key)
             sender.contracts(topic, placed(f"ord_{number}"))
             started = time.monotonic()
-            eventually(lambda number=number: len(tally(database, name)) == number)
+            eventually(partial(has_applied, database, name, number))
             if time.monotonic() - started > AT_ONCE:
                 late[what] = time.monotonic() - started
         assert not late

@@ -12,7 +12,7 @@ _COPY_VALUE = 2
 def _library() -> ctypes.CDLL:
     """The C library inside the client's own wheel."""
     folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    library = ctypes.CDLL(next(folder.glob("librdkafka-*.so*")))
+    library = ctypes.CDLL(str(next(folder.glob("librdkafka-*.so*"))))
     library.rd_kafka_conf_new.restype = ctypes.c_void_p
     library.rd_kafka_new.restype = ctypes.c_void_p
     library.rd_kafka_headers_new.restype = ctypes.c_void_p
