@@ -22,6 +22,7 @@ __all__ = [
     "CounterfoilError",
     "DomainError",
     "DomainEvent",
+    "EventPart",
     "aggregate_topics",
     "event_classes",
     "stored_topics",
@@ -47,7 +48,13 @@ class Command(BaseModel):
     )
 
 
-class DomainEvent(BaseModel):
+class EventPart(BaseModel):
+    """A value inside an event, such as one line of an order; stored with it, so its shape is durable too."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class DomainEvent(EventPart):
     """A private fact of one aggregate, frozen and strictly typed.
 
     originator_id: the aggregate's id. originator_version: 1, 2, 3 ... within the aggregate.
@@ -56,8 +63,6 @@ class DomainEvent(BaseModel):
     To change the shape of a stored event, raise `class_version` and add a static method
     `upcast_v1_v2(state: dict) -> None` that turns the old stored state into the new one in place.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     TOPIC: ClassVar[str]
     class_version: ClassVar[int] = 1

@@ -87,14 +87,10 @@ class EventMapper(Mapper[str]):
 
     def to_domain_event(self, stored_event: StoredEvent) -> Aggregate.Event:
         shape = self._shapes.get(self._classes.get(stored_event.topic)) or self._shape_of(stored_event)
-        try:
-            # Identity and state in one JSON object, spliced: parsing twice would cost as much again.
-            event: Aggregate.Event = shape.validate(
-                b'{"originator_id":%s,"originator_version":%d,%s'
-                % (to_json(stored_event.originator_id), stored_event.originator_version, shape.fields_of(stored_event))
-            )
-        except ValidationError as error:
-            raise _unreadable(stored_event, shape.version, _problem(error)) from None
+        state = stored_event.state
+        event = shape.read(stored_event, state[shape.skipped :]) if state.startswith(shape.start) else None
+        if event is None:
+            event = shape.read_converted(stored_event)
         if (
             event.originator_version != stored_event.originator_version
             or event.originator_id != stored_event.originator_id
@@ -113,25 +109,44 @@ class EventMapper(Mapper[str]):
 
 
 class _Shape:
-    """How the events of one class are read: worked out once, because it is needed for every row."""
+    """How the events of one class are read: worked out once, because it is needed for every row.
+
+    start: how a state of the class's version begins, of which `skipped` bytes are not fields.
+    """
 
     def __init__(self, event_class: type[Aggregate.Event]) -> None:
         self.version = event_class.class_version
         self.creates = issubclass(event_class, Aggregate.Created)
-        # The validator itself: model_validate_json spends as much again on looking at its options.
-        self.validate = event_class.__pydantic_validator__.validate_json
+        self.start = b"{" if self.version == 1 else b'{"class_version":%d,' % self.version
+        self.skipped = len(self.start)
         self._class = event_class
-        self._start = b"{" if self.version == 1 else b'{"class_version":%d,' % self.version
+        # The validator itself: model_validate_json spends as much again on looking at its options.
+        self._validate = event_class.__pydantic_validator__.validate_json
 
-    def fields_of(self, stored_event: StoredEvent) -> bytes:
-        """The state's JSON after its opening brace, in today's shape."""
-        state = stored_event.state
-        if state.startswith(self._start) and (self.version > 1 or b'"class_version"' not in state):
-            return state[len(self._start) :]
-        return self._converted(stored_event)
+    def read(self, stored_event: StoredEvent, fields: bytes) -> Aggregate.Event | None:
+        """fields: the state's JSON after its opening brace. None when they are not the class's."""
+        try:
+            return self._of(stored_event, fields)
+        except ValidationError:
+            return None
 
-    def _converted(self, stored_event: StoredEvent) -> bytes:
-        """Through every upcast between its version and today's."""
+    def read_converted(self, stored_event: StoredEvent) -> Aggregate.Event:
+        """Through every upcast between its version and today's. Raises UnreadableEvent."""
+        fields = to_json(self._converted(stored_event))[1:]
+        try:
+            return self._of(stored_event, fields)
+        except ValidationError as error:
+            raise _unreadable(stored_event, self.version, _problem(error)) from None
+
+    def _of(self, stored_event: StoredEvent, fields: bytes) -> Aggregate.Event:
+        """Identity and state are one JSON object, spliced: parsing twice would cost as much again."""
+        event: Aggregate.Event = self._validate(
+            b'{"originator_id":%s,"originator_version":%d,%s'
+            % (to_json(stored_event.originator_id), stored_event.originator_version, fields)
+        )
+        return event
+
+    def _converted(self, stored_event: StoredEvent) -> dict[str, Any]:
         try:
             fields = from_json(stored_event.state)
         except ValueError:
@@ -145,7 +160,7 @@ class _Shape:
             raise _unreadable(stored_event, version, f"this process knows versions up to {self.version}")
         for step in range(version, self.version):
             _upcast(self._class, step, fields, stored_event)
-        return to_json(fields)[1:]
+        return fields
 
 
 def _upcast(

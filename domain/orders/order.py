@@ -3,9 +3,17 @@
 from dataclasses import field
 from typing import Self
 
-from domain.base import Aggregate, DomainError
-from domain.orders.commands import LineItem, PlaceOrder
-from domain.values import LARGEST_INTEGER, Currency, Identifier, Text, UtcTime
+from domain.base import Aggregate, DomainError, EventPart
+from domain.orders.commands import PlaceOrder
+from domain.values import LARGEST_INTEGER, Currency, Identifier, MinorUnits, Quantity, Text, UtcTime
+
+
+class Line(EventPart):
+    """quantity: pieces. unit_price_minor: price of one piece, in minor units of the order's currency."""
+
+    sku: Identifier
+    quantity: Quantity
+    unit_price_minor: MinorUnits
 
 
 class Order(Aggregate, topic="order"):
@@ -14,7 +22,7 @@ class Order(Aggregate, topic="order"):
     class Placed(Aggregate.Created):
         customer_id: Identifier
         currency: Currency
-        lines: tuple[LineItem, ...]
+        lines: tuple[Line, ...]
         placed_at: UtcTime | None
 
     class Cancelled(Aggregate.Event):
@@ -25,21 +33,22 @@ class Order(Aggregate, topic="order"):
 
     customer_id: str
     currency: str
-    lines: tuple[LineItem, ...]
+    lines: tuple[Line, ...]
     placed_at: UtcTime | None
     cancelled_because: str | None = field(default=None, init=False)
 
     @classmethod
     def place(cls, command: PlaceOrder) -> Self:
         """Raises DomainError `total_too_large` when the total is not an exact JSON integer."""
-        if total_minor(command.lines) > LARGEST_INTEGER:
+        lines = _lines(command)
+        if total_minor(lines) > LARGEST_INTEGER:
             raise DomainError("total_too_large", command.order_id, "The total is larger than 2^53 - 1")
         return cls._create(
             cls.Placed,
             id=command.order_id,
             customer_id=command.customer_id,
             currency=command.currency,
-            lines=command.lines,
+            lines=lines,
             placed_at=command.placed_at,
         )
 
@@ -48,7 +57,7 @@ class Order(Aggregate, topic="order"):
         return (self.customer_id, self.currency, self.lines, self.placed_at) == (
             command.customer_id,
             command.currency,
-            command.lines,
+            _lines(command),
             command.placed_at,
         )
 
@@ -69,5 +78,12 @@ class Order(Aggregate, topic="order"):
         return total_minor(self.lines)
 
 
-def total_minor(lines: tuple[LineItem, ...]) -> int:
+def _lines(command: PlaceOrder) -> tuple[Line, ...]:
+    """The command's shape may change with its users; what is stored must not change with it."""
+    return tuple(
+        Line(sku=line.sku, quantity=line.quantity, unit_price_minor=line.unit_price_minor) for line in command.lines
+    )
+
+
+def total_minor(lines: tuple[Line, ...]) -> int:
     return sum(line.quantity * line.unit_price_minor for line in lines)

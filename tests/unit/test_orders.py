@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from domain.application import VersionConflict
 from domain.orders.application import Answer, Orders
 from domain.orders.commands import CancelOrder, LineItem, PlaceOrder
-from domain.orders.order import Order
+from domain.orders.order import Line, Order
 from domain.orders.outbox import to_contracts
 from domain.orders.public_contracts import OrderCancelled, OrderedLine, OrderPlaced
 from domain.testing import contract, event, given, given_application
@@ -29,7 +29,7 @@ PLACED = event(
     Order.Placed,
     customer_id="cus_1",
     currency="EUR",
-    lines=(LineItem(sku="pen", quantity=2, unit_price_minor=345),),
+    lines=(Line(sku="pen", quantity=2, unit_price_minor=345),),
     placed_at=None,
 )
 CANCELLED = event(Order.Cancelled, reason="changed my mind")
