@@ -58,7 +58,7 @@ class CsvLayout:
 
 
 class HeaderError(ValueError):
-    """The CSV header lacks columns; the text names them."""
+    """The first line is no CSV header, or lacks columns; the text names them."""
 
 
 def read_json_lines(lines: Iterable[bytes]) -> Iterator[Entry | Refusal]:
@@ -152,14 +152,14 @@ class _Draft:
 
 def _rows(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[_Row | Refusal]:
     numbered = enumerate(lines, start=1)
-    header = _cells(next(numbered, (0, b""))[1].removeprefix(b"\xef\xbb\xbf"))
+    header = _header(next(numbered, (0, b""))[1].removeprefix(b"\xef\xbb\xbf"))
     places = _places(header, layout)
     for number, line in numbered:
         if not line.strip():
             continue
         try:
             cells = _cells(line)
-        except (csv.Error, UnicodeDecodeError) as error:
+        except _NO_CSV as error:
             yield Refusal(number, f"not a CSV row in UTF-8: {error.__class__.__name__}")
             continue
         if len(cells) != len(header):
@@ -167,6 +167,16 @@ def _rows(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[_Row | Refusal]
             continue
         texts = {name: "" if place is None else cells[place].strip() for name, place in places.items()}
         yield _Row(number, **texts) if texts["order_id"] else Refusal(number, "order_id is missing")
+
+
+_NO_CSV = (csv.Error, UnicodeDecodeError)
+
+
+def _header(line: bytes) -> list[str]:
+    try:
+        return _cells(line)
+    except _NO_CSV as error:
+        raise HeaderError(f"The header is not CSV in UTF-8 ({type(error).__name__})") from None
 
 
 def _cells(line: bytes) -> list[str]:

@@ -24,6 +24,13 @@ def _only_rfc3339(value: object) -> object:
     raise ValueError("a time must be RFC 3339 text with a zone")
 
 
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time must lie in the years 1 to 9999 of UTC") from None
+
+
 class _OneOf:
     """A text that is one of these, looked up without a call into Python."""
 
@@ -55,6 +62,6 @@ UtcTime = Annotated[
     AwareDatetime,
     Field(strict=False),
     BeforeValidator(_only_rfc3339),
-    AfterValidator(lambda time: time.astimezone(UTC)),
+    AfterValidator(_in_utc),
 ]
 """A moment with a zone, kept in UTC, written as RFC 3339."""

@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from counterfoil.order_files import Columns, CsvLayout, Entry, HeaderError, Refusal, read_csv, read_json_lines
 from domain.orders.commands import CancelOrder, PlaceOrder
@@ -107,6 +109,12 @@ def test_a_missing_column_is_named_before_any_row_is_read() -> None:
         list(read_csv(lines("InvoiceNo,Quantity,UnitPrice,CustomerID", "1,1,1,1"), RETAIL))
 
 
+@pytest.mark.parametrize("header", [b"", b"\xff\xfe", b'"open', b"x" * 200_000], ids=lambda header: repr(header[:5]))
+def test_what_is_no_header_is_said_to_be_none(header: bytes) -> None:
+    with pytest.raises(HeaderError):
+        list(read_csv([header], RETAIL))
+
+
 def test_an_empty_file_is_a_header_error() -> None:
     with pytest.raises(HeaderError):
         list(read_csv([], RETAIL))
@@ -137,3 +145,54 @@ def test_each_json_line_is_an_order_and_a_bad_one_is_refused_by_its_line() -> No
     assert "currency" in two.reason  # type: ignore[union-attr]
     assert "order_id" in four.reason  # type: ignore[union-attr]
     assert placed(five).placed_at == datetime(2026, 9, 29, 10, 30, tzinfo=UTC)
+
+
+# --- Whatever stands in a line -------------------------------------------------------------------------
+
+TIME_BEYOND_UTC = pytest.mark.parametrize("time", ["0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"])
+
+
+@TIME_BEYOND_UTC
+def test_a_json_line_with_a_time_that_utc_does_not_have_spoils_only_itself(time: str) -> None:
+    refusal, other = read_json_lines(lines(json.dumps(ORDER | {"placedAt": time}), json.dumps(ORDER)))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.line, "placed_at" in refusal.reason or "placedAt" in refusal.reason) == (1, True)
+    assert placed(other).order_id == "ord_1"
+
+
+@TIME_BEYOND_UTC
+def test_a_csv_row_with_a_time_that_utc_does_not_have_spoils_only_its_order(time: str) -> None:
+    header = "order_id,customer_id,sku,quantity,unit_price,time"
+    rows = read_csv(lines(header, f"o-1,c,pen,1,1.00,{time}", "o-2,c,pen,1,1.00,"), CsvLayout(currency="EUR"))
+    refusal, other = rows
+    assert isinstance(refusal, Refusal)
+    assert (refusal.line, "placed_at" in refusal.reason) == (2, True)
+    assert placed(other).order_id == "o-2"
+
+
+FIELDS = st.sampled_from([b"", b"X1", b"85123A", b"6", b"-1", b"9" * 5_000, b"12/1/10 8:26", b"1.", b".", b"1.85"])
+ANY_LINE = st.one_of(
+    st.binary(max_size=60),
+    st.lists(FIELDS | st.binary(max_size=8), min_size=6, max_size=6).map(b",".join),
+    st.sampled_from([b"[" * 10_000, b'{"orderId":"\\ud800"}', b"1e999", b"x" * 140_000, b'"']),
+)
+ONE_LINE = ANY_LINE.map(lambda line: line.replace(b"\n", b"")).filter(lambda line: b"ord_1" not in line)
+
+
+@given(ONE_LINE, ONE_LINE)
+def test_no_bytes_in_a_csv_row_raise_and_the_rows_around_them_are_read(one: bytes, two: bytes) -> None:
+    good = "ord_1,85123A,6,12/1/10 8:26,2.55,17850"
+    orders = [each.command for each in retail(one, good, two, good) if isinstance(each, Entry)]
+    assert [len(each.lines) for each in orders if isinstance(each, PlaceOrder) and each.order_id == "ord_1"] == [2]
+
+
+@given(ONE_LINE)
+def test_no_bytes_in_a_csv_header_raise_anything_but_a_header_error(header: bytes) -> None:
+    with pytest.raises(HeaderError):
+        list(read_csv([header, b"1,2,3,4,5,6"], RETAIL))
+
+
+@given(ONE_LINE, ONE_LINE)
+def test_no_bytes_in_a_json_line_raise_and_the_lines_around_them_are_read(one: bytes, two: bytes) -> None:
+    good = json.dumps(ORDER)
+    assert {2, 4} <= {each.line for each in read_json_lines(lines(one, good, two, good)) if isinstance(each, Entry)}

@@ -1,6 +1,6 @@
 """What the business promises of an order, without any database."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from eventsourcing.persistence import IntegrityError
@@ -136,6 +136,7 @@ def test_the_world_is_told_of_an_order_that_was_cancelled() -> None:
         ("lines", ()),
         ("placed_at", datetime(2026, 1, 1)),  # noqa: DTZ001
         ("placed_at", 1_700_000_000),
+        ("placed_at", datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))),
     ],
 )
 def test_a_bad_field_is_refused_by_name_before_anything_is_stored(field: str, value: object) -> None:

@@ -45,6 +45,13 @@ def test_order_placed_v1_has_exactly_the_agreed_fields() -> None:
     assert json.loads(placed.to_bytes())["lines"] == [{"sku": "pen", "quantity": 2}]
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"])
+def test_a_time_that_utc_does_not_have_is_refused_by_its_field(time: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        OrderPlaced.from_bytes(order_placed(occurredAt=time))
+    assert [each["loc"] for each in refused.value.errors()] == [("occurredAt",)]
+
+
 @pytest.mark.parametrize("total", [0, 1250, 2**53 - 1])
 def test_a_whole_number_in_range_is_a_total(total: int) -> None:
     assert OrderPlaced.from_bytes(order_placed(totalMinor=total)).total_minor == total
