@@ -1,6 +1,6 @@
 """Money arrives as a decimal text and is kept as a whole number of minor units."""
 
-from decimal import Decimal, InvalidOperation
+import re
 
 MINOR_UNITS: dict[str, int] = {
     **dict.fromkeys(
@@ -17,11 +17,13 @@ MINOR_UNITS: dict[str, int] = {
 }
 """Decimals of each currency in circulation, as ISO 4217 lists them (funds codes, metals and XXX left out)."""
 
+_AMOUNT = re.compile(r"(?=\.?[0-9])(?P<whole>[0-9]{0,100})(\.(?P<fraction>[0-9]{0,100}))?")
+
 
 def to_minor_units(amount: str, currency: str) -> int:
     """The amount as a whole number of minor units: "13.45" EUR is 1345, "1000" JPY is 1000.
 
-    amount: decimal digits, at most one point, no sign, no exponent, no thousands separator.
+    amount: decimal digits, at most 100 on each side of one point, no sign, no exponent, no thousands separator.
 
     Raises ValueError when the text is not such a number, the currency is unknown, or the amount has
     more decimals than the currency; nothing is ever rounded.
@@ -29,12 +31,10 @@ def to_minor_units(amount: str, currency: str) -> int:
     if currency not in MINOR_UNITS:
         raise ValueError(f"{currency!r} is not an ISO 4217 currency code")
     decimals = MINOR_UNITS[currency]
-    if not amount.isascii() or not amount.replace(".", "", 1).isdigit():
+    parts = _AMOUNT.fullmatch(amount)
+    if parts is None:
         raise ValueError(f"{amount!r} is not a decimal amount")
-    try:
-        minor = Decimal(amount).scaleb(decimals)
-    except InvalidOperation:
-        raise ValueError(f"{amount!r} is not a decimal amount") from None
-    if minor != minor.to_integral_value():
+    whole, fraction = parts["whole"] or "0", (parts["fraction"] or "").rstrip("0")
+    if len(fraction) > decimals:
         raise ValueError(f"{amount!r} has more than the {decimals} decimals of {currency}")
-    return int(minor)
+    return int(whole + fraction.ljust(decimals, "0"))
