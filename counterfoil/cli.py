@@ -11,7 +11,7 @@ from counterfoil.commands.demo import demo
 from counterfoil.commands.project import project
 from counterfoil.commands.status import status
 from counterfoil.output import complain
-from domain.errors import CounterfoilError
+from domain.errors import CounterfoilError, problems_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,8 +35,7 @@ def main() -> None:
         complain(str(error))
         sys.exit(1)
     except ValidationError as error:
-        for each in error.errors(include_input=False, include_url=False):
-            complain(f"{'.'.join(map(str, each['loc']))}: {each['msg']}")
+        complain(problems_of(error))
         sys.exit(1)
     except psycopg.Error as error:  # its text may quote the connection string
         complain(

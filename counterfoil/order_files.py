@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from domain.errors import problems_of
 from domain.money import to_minor_units
 from domain.orders.commands import CancelOrder, LineItem, PlaceOrder
 
@@ -227,6 +228,4 @@ def _time(text: str, time_format: str) -> datetime | None:
 
 def _reason(error: ValueError) -> str:
     """Names fields and rules; a value is quoted only where our own text does so."""
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'line'}: {each['msg']}" for each in error.errors())
-    return str(error)
+    return problems_of(error) if isinstance(error, ValidationError) else str(error)

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from domain.base import Aggregate
-from domain.errors import CounterfoilError
+from domain.errors import CounterfoilError, problems_of
 
 _KEPT_APART = {"_id", "_version", "_pending_events"}
 _TIMES = {"_created_on": AwareDatetime, "_modified_on": AwareDatetime}
@@ -83,9 +83,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_inpu
 
 def _what(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        return "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)
-        )
+        return problems_of(error)
     if isinstance(error, PydanticSerializationError):
         return "a field holds what its annotation does not allow"
     return f"a validator or serializer failed with {type(error).__name__}"

@@ -1,6 +1,10 @@
-"""The root of the error family, and the one error that means "the business said no"."""
+"""The root of the error family, the error that means "the business said no", and what to tell of refused values."""
 
 from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+MOST_PROBLEMS_TOLD = 5
 
 
 @dataclass(eq=False)
@@ -29,3 +33,14 @@ class DomainError(CounterfoilError):
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.rule}, {self.aggregate_id})"
+
+
+def problems_of(error: ValidationError) -> str:
+    """The first few problems as "field: reason". Never a value: this ends in logs, in quarantine, in checkpoints.
+
+    A reason is what the field's validator says, so a validator of the business must not quote what it refuses.
+    """
+    problems = error.errors(include_input=False, include_context=False, include_url=False)
+    told = [": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in problems]
+    more = [f"and {len(told) - MOST_PROBLEMS_TOLD} more"] if len(told) > MOST_PROBLEMS_TOLD else []
+    return "; ".join(told[:MOST_PROBLEMS_TOLD] + more)

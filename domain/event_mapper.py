@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from domain.base import Aggregate, aggregate_topics, stored_topics
-from domain.errors import CounterfoilError
+from domain.errors import CounterfoilError, problems_of
 
 _IDENTITY = {"originator_id", "originator_version"}
 
@@ -136,7 +136,7 @@ class _Shape:
         try:
             return self._of(stored_event, fields)
         except ValidationError as error:
-            raise _unreadable(stored_event, self.version, _problem(error)) from None
+            raise _unreadable(stored_event, self.version, problems_of(error)) from None
 
     def _of(self, stored_event: StoredEvent, fields: bytes) -> Aggregate.Event:
         """Identity and state are one JSON object, spliced: parsing twice would cost as much again."""
@@ -174,14 +174,6 @@ def _upcast(
     except Exception as error:
         problem = f"upcast_v{version}_v{version + 1} failed with {type(error).__name__}"
         raise _unreadable(stored_event, version, problem) from error
-
-
-def _problem(error: ValidationError) -> str:
-    """Names fields and reasons, never values: an error text ends in logs."""
-    return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'state'}: {each['msg']}"
-        for each in error.errors(include_input=False, include_context=False)
-    )
 
 
 def _unreadable(stored_event: StoredEvent, version: int, problem: str) -> UnreadableEvent:

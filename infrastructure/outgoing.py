@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from domain.contracts import Contract
-from domain.errors import CounterfoilError
+from domain.errors import CounterfoilError, problems_of
 from domain.event_mapper import EventMapper, UnknownTopic, UnreadableEvent
 from infrastructure.cloud_events import cloud_event_headers
 from infrastructure.delivery import OutgoingMessage
@@ -73,7 +73,7 @@ class MessageMapper:
         except (UnknownTopic, UnreadableEvent) as error:
             raise Unmappable(recorded.position, str(error)) from error
         except ValidationError as error:
-            raise Unmappable(recorded.position, _fields(error)) from None
+            raise Unmappable(recorded.position, f"{error.title}: {problems_of(error)}") from None
         except Exception as error:
             problem = f"{self._outbox.name}.outbox failed with {type(error).__name__}"
             raise Unmappable(recorded.position, problem) from error
@@ -99,12 +99,3 @@ class MessageMapper:
             headers=cloud_event_headers(contract, self._namespace, recorded.originator_version),
             position=recorded.position,
         )
-
-
-def _fields(error: ValidationError) -> str:
-    """Names fields and reasons, never values: it ends in logs and in the checkpoint's row."""
-    problems = (
-        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
-        for each in error.errors(include_input=False, include_context=False, include_url=False)
-    )
-    return f"{error.title}: {'; '.join(problems)}"

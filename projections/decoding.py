@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from domain.contracts import Contract
+from domain.errors import problems_of
 from infrastructure.record import Record
-
-MOST_PROBLEMS_TOLD = 5
 
 
 class Category(StrEnum):
@@ -99,7 +98,7 @@ def _strictly(contract_class: type[Contract], key: bytes | None, value: bytes) -
     try:
         contract = contract_class.from_bytes(value)
     except ValidationError as error:
-        return Faulty(Category.CONTRACT, _problems(error))
+        return Faulty(Category.CONTRACT, problems_of(error))
     if key is None:
         return Faulty(Category.KEY, "key: there is none", contract.event_id)
     if key != contract.key.encode():
@@ -125,12 +124,3 @@ def _repeated_names(value: bytes) -> int:
 
 def _no_number(_digits: str) -> None:
     return None
-
-
-def _problems(error: ValidationError) -> str:
-    """Where and what, never the value: reasons end in logs."""
-    problems = error.errors(include_input=False, include_context=False, include_url=False)
-    told = [f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in problems[:MOST_PROBLEMS_TOLD]]
-    if len(problems) > len(told):
-        told.append(f"and {len(problems) - len(told)} more")
-    return "; ".join(told)
