@@ -72,8 +72,8 @@ class Runner:
             settled = True
         except StopAsked:
             logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
-        except TooSlow:
-            self._batch_size = max(1, self._batch_size // 2)
+        except TooSlow as error:
+            self._do_smaller_batches(len(records), error)
         except Exception as error:
             if not is_no_event_at_fault(error):
                 raise
@@ -106,6 +106,13 @@ class Runner:
         self._backoff.reset()
         if seconds < self._longest_batch / 4:
             self._batch_size = min(self._settings.consume_batch_size, self._batch_size * 2)
+
+    def _do_smaller_batches(self, failed: int, error: TooSlow) -> None:
+        """failed: how many records the batch had, which may be far fewer than the settings allow."""
+        self._batch_size = max(1, failed // 2)
+        metrics.INBOX_RETRIES.labels(self._name, cause_of(error)).inc()
+        about = {"consumer": self._name, "records": failed, "next": self._batch_size}
+        logger.warning("the batch takes too long", extra=about)
 
     def _wait_for(self, trouble: Exception) -> float:
         """Seconds. The connection is given up: another server may be the one that takes writes now."""

@@ -21,9 +21,9 @@ from projections.quarantine import Parked
 logger = logging.getLogger(__name__)
 
 LONGEST_BATCH = 10.0
-"""Seconds after which a batch is given up when its next event is due. Together with the one event that may be
-under way, whose statements have limits of their own, this stays far below the time after which Kafka takes
-a silent consumer for dead."""
+"""Seconds after which a batch is given up when its next event is due; never before its first, so that an event
+that is slow all by itself gets through. Together with the one event that may be under way, whose statements
+have limits of their own, this stays far below the time after which Kafka takes a silent consumer for dead."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,16 @@ class Settler:
 
     def _apply(self, batch: Batch) -> Exception | None:
         """None when the batch is committed, else what one of its events is at fault for."""
-        started = monotonic()
+        started, begun = monotonic(), False
 
         def before_each() -> None:
-            if self.stop.is_set():
-                raise StopAsked
-            if monotonic() - started > self.longest:
+            nonlocal begun
+            self._end_if_asked()
+            if begun and monotonic() - started > self.longest:
                 raise TooSlow
+            begun = True
 
-        before_each()
+        self._end_if_asked()
         try:
             outcome = apply_batch(batch, self.projection, self.database.connection(), before_each)
         except Exception as error:
@@ -85,6 +86,10 @@ class Settler:
         metrics.INBOX_BATCH_SECONDS.labels(self.projection.consumer_name).observe(monotonic() - started)
         self._tell(outcome)
         return None
+
+    def _end_if_asked(self) -> None:
+        if self.stop.is_set():
+            raise StopAsked
 
     def _tell(self, outcome: Outcome) -> None:
         name = self.projection.consumer_name

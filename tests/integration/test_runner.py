@@ -1,6 +1,6 @@
 """From Kafka to the database and back to the offset: what is applied, how often, and in which order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counter
 from threading import Event
 
@@ -203,6 +203,40 @@ def test_a_batch_that_takes_too_long_is_done_in_smaller_parts(
     with running([Runner(slow, inventory_dsn, settings(kafka.bootstrap), longest_batch=0.5)]):
         eventually(lambda: committed(kafka.bootstrap, name, topic) == 40, within=60)
     assert tally(database, name) == [event.event_id for event in events]
+
+
+class SlowToPrepare(Tally):
+    """Preparing alone takes longer than a batch may, however small it is."""
+
+    def __init__(self, consumer_name: str, topic: str) -> None:
+        super().__init__(consumer_name, (topic,))
+        self.prepared: list[int] = []
+        """How many events each time."""
+
+    def prepare(self, contracts: Sequence[Contract], tx: Connection) -> None:
+        self.prepared.append(len(contracts))
+        tx.execute("SELECT pg_sleep(0.3)")
+
+
+def test_a_batch_that_is_slow_before_its_first_event_gets_through_in_few_steps_and_is_told_of(
+    kafka: Kafka,
+    topics: MakeTopic,
+    inventory_dsn: str,
+    database: Connection,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = topics("orders")
+    events = [placed(f"ord_{n}") for n in range(5)]
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    slow = SlowToPrepare(name, topic)
+    with running([Runner(slow, inventory_dsn, settings(kafka.bootstrap), longest_batch=0.1)]):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 5, within=30)
+    assert tally(database, name) == [event.event_id for event in events]
+    assert slow.prepared == [5, 2, 1, 1, 1, 1, 1]
+    assert metrics.INBOX_RETRIES.labels(name, "TooSlow")._value.get() == 2
+    told = [vars(each) for each in caplog.records if each.getMessage() == "the batch takes too long"]
+    assert [(each["records"], each["next"]) for each in told] == [(5, 2), (2, 1)]
 
 
 def test_a_second_consumer_that_comes_in_the_middle_of_a_handler_changes_nothing(
