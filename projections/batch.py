@@ -28,7 +28,10 @@ Batch = Sequence[Readable | Parked]
 
 
 class Outcome(NamedTuple):
-    """What a committed batch did. duplicates: events that were processed before, or that came twice in it."""
+    """What a committed batch did. duplicates: events that were processed or parked before, or that came twice in it.
+
+    parked: those that are new in the quarantine.
+    """
 
     applied: int
     duplicates: int
@@ -70,9 +73,8 @@ def _apply(
         answer = projection.handle(each.contract, tx)
         if isinstance(answer, Quarantine):
             refused[id(each)] = each.parked(Category.REFUSED, answer.reason)
-    if parked and not refused:
-        park(tx, projection.consumer_name, parked)
-    return Outcome(len(ours), len(readable) - len(ours), parked), refused
+    new = [] if refused else park(tx, projection.consumer_name, parked)
+    return Outcome(len(ours), len(batch) - len(ours) - len(new), new), refused
 
 
 def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> list[Readable]:

@@ -32,16 +32,14 @@ class Parked(NamedTuple):
     fault: Faulty
 
 
-def park(tx: Connection, consumer_name: str, parked: Iterable[Parked]) -> int:
-    """Keeps each record with the reason why; returns how many were not there yet.
+def park(tx: Connection, consumer_name: str, parked: Iterable[Parked]) -> list[Parked]:
+    """Keeps each record with the reason why; returns those that were not there yet.
 
     A record that is delivered again is the same row: the first reason stays. The event is not claimed in
     the inbox, so that it can be applied later. Takes any bytes.
     """
     in_one_order = sorted(parked, key=_place)  # two consumers with the same records must not wait in a circle
-    with tx.cursor() as cursor:
-        cursor.executemany(PARK, [_row(consumer_name, *each) for each in in_one_order])
-        return cursor.rowcount
+    return [each for each in in_one_order if tx.execute(PARK, _row(consumer_name, *each)).rowcount]
 
 
 def count(connection: Connection, consumer_name: str) -> int:
