@@ -1,5 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test`. Both build .venv from requirements.lock first.
 PYTHON ?= python3
+ORDERS ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -18,8 +19,8 @@ $(READY): requirements.lock pyproject.toml
 
 install: $(READY) ## Build .venv from the lock file
 
-demo: $(READY) ## Place orders here, see them reserved over there, on embedded services
-	$(BIN)/counterfoil demo
+demo: $(READY) ## Orders placed here arrive over there, processes killed on the way (ORDERS=100000 for more)
+	$(BIN)/counterfoil demo --orders $(ORDERS)
 
 test: lint ## Run all checks and tests (real PostgreSQL; real Apache Kafka where Java is)
 	$(BIN)/python -m pytest

@@ -1,50 +1,70 @@
-"""Show the whole way of an order on embedded services."""
+"""Show the whole way of orders on embedded services, and that all of them arrive."""
 
-from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
 
-from counterfoil.demo import open_house, place_some_orders, watch_them_arrive, write_env
-from counterfoil.output import err, out, print_table
-from infrastructure.postgres import connect
+from counterfoil.demo.account import Account, draw_up
+from counterfoil.demo.house import House, open_house
+from counterfoil.demo.journey import travel
+from counterfoil.demo.shop import WRITERS, Shop
+from counterfoil.output import complain, err, out, print_table
 from infrastructure.supervisor import stop_on_signals
-from projections.inventory.queries import Reservation, stock
 
 ENV_FILE = Path(".counterfoil/env")
 
 
 def demo(
-    keep: Annotated[bool, typer.Option(help="Stay up until Ctrl-C, for a look around.")] = False,
+    orders: Annotated[int, typer.Option(min=10, help="How many orders to place.")] = 3_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up until Ctrl-C, for a look around.")] = False,
 ) -> None:
-    """Place orders here and see them reserved over there, on an embedded PostgreSQL and broker."""
+    """Place orders from several writers and see them reserved, with a relay and an inventory runner killed on the way.
+
+    Ends with an account by event id. Exit code 1 when it does not balance, or when stopped before.
+    """
     stop = stop_on_signals()
-    err.print("starting PostgreSQL, a Kafka-protocol broker in memory, a relay and an inventory runner ...")
+    err.print("starting PostgreSQL, a Kafka-protocol broker in memory, two relays and two inventory runners")
     with open_house() as house:
-        expected = place_some_orders(house)
-        err.print("orders are stored; waiting for them to arrive at inventory ...")
-        arrived = watch_them_arrive(house, expected, stop)
-        with closing(connect(house.inventory_dsn, application_name="counterfoil demo")) as inventory:
-            levels = stock(inventory)
-        print_table(
-            "What inventory made of the orders",
-            ("order", "status", "lines"),
-            [(each.order_id, each.status, _lines(each)) for each in arrived.values()],
-        )
-        print_table("Stock", ("sku", "on hand", "reserved"), [(s.sku, s.on_hand, s.reserved) for s in levels])
-        if keep and not stop.is_set():
-            write_env(house, ENV_FILE)
-            out.print(f"All is up. In another shell: [bold]. {ENV_FILE}[/bold]  (Ctrl-C here ends it)")
-            try:
-                while not stop.wait(1.0):
-                    house.check()
-            finally:
-                ENV_FILE.unlink(missing_ok=True)
+        shop = Shop(orders)
+        shop.fill_stock(house.inventory_dsn)
+        err.print(f"{WRITERS} writers place {orders:,} orders, which makes {shop.events:,} events")
+        if not travel(house, shop, stop):
+            complain("Stopped before everything had arrived.")
+            raise typer.Exit(1)
+        account = draw_up(house)
+        show(account)
+        if not account.balanced:
+            raise typer.Exit(1)
+        if keep:
+            stay(house, stop)
 
 
-def _lines(reservation: Reservation) -> str:
-    return ", ".join(
-        f"{line.quantity} {line.sku}" + (f" ({line.missing} missing)" if line.missing else "")
-        for line in reservation.lines
+def show(account: Account) -> None:
+    print_table(
+        "The account, by event id",
+        ("", ""),
+        [
+            ("stored", f"{len(account.stored):,}"),
+            ("published", f"{len(account.published):,}"),
+            ("processed", f"{len(account.processed):,}"),
+            ("missing", account.missing),
+            ("unknown", account.unknown),
+            ("repeats in the topics, absorbed", account.messages - len(account.published)),
+            ("in quarantine", account.quarantined),
+            *((f"orders {status}", f"{number:,}") for status, number in sorted(account.statuses.items())),
+            ("stock against a recount", "equal" if not account.stock_differs else f"differs: {account.stock_differs}"),
+        ],
     )
+    out.print("[green]Balanced.[/green]" if account.balanced else "[red]NOT BALANCED.[/red]")
+
+
+def stay(house: House, stop: Event) -> None:
+    house.write_env(ENV_FILE)
+    out.print(f"All is up. In another shell: [bold]. {ENV_FILE}[/bold]  (Ctrl-C here ends it)")
+    try:
+        while not stop.wait(1.0):
+            house.check()
+    finally:
+        ENV_FILE.unlink(missing_ok=True)

@@ -5,10 +5,18 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
+import psycopg
 import pytest
 
+from counterfoil.demo.account import Account, draw_up
+from counterfoil.demo.house import open_house
+from counterfoil.demo.journey import travel
+from counterfoil.demo.shop import Shop
 from tests.support.processes import Programs
 from tests.support.wait import eventually
 
@@ -28,13 +36,49 @@ def run(script: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["bash", "-euc", script], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_one_command_shows_orders_reserved_rejected_and_cancelled(newcomer: Path) -> None:
-    demo = run(".venv/bin/counterfoil demo", newcomer)
+def test_one_command_places_orders_kills_processes_and_balances_the_account(newcomer: Path) -> None:
+    demo = run(".venv/bin/counterfoil demo --orders 1000", newcomer)
     assert demo.returncode == 0, demo.stderr
-    for order, status in (("ord_1", "reserved"), ("ord_2", "rejected"), ("ord_3", "cancelled")):
-        assert re.search(rf"{order}\W+{status}", demo.stdout), demo.stdout
-    assert re.search(r"pen\W+10\W+2\W", demo.stdout), demo.stdout
-    assert "2 missing" in demo.stdout
+    assert len(re.findall("kill -9 (relay|project)-", demo.stderr)) == 2, demo.stderr
+    account = dict(re.findall(r"│ ([a-z, ]+?) +│ ([\w,]+) +│", demo.stdout))
+    assert account["stored"] == account["published"] == account["processed"] == "1,100", demo.stdout
+    assert (account["missing"], account["unknown"], account["in quarantine"]) == ("0", "0", "0")
+    assert account["stock against a recount"] == "equal"
+    assert account["orders cancelled"] == "100"
+    assert int(account["orders rejected"]) > 0
+
+
+def account(**changes: object) -> Account:
+    ids = frozenset({"evt_1", "evt_2"})
+    whole = Account(ids, ids, ids, messages=3, quarantined=0, statuses=Counter(), stock_differs=())
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def test_an_account_balances_only_when_nothing_is_missing_unknown_parked_or_miscounted() -> None:
+    assert account().balanced
+    for wrong in (
+        {"published": frozenset({"evt_1"})},
+        {"processed": frozenset({"evt_1"})},
+        {"stored": frozenset({"evt_1"})},
+        {"quarantined": 1},
+        {"stock_differs": ("pen",)},
+    ):
+        assert not account(**wrong).balanced, wrong
+
+
+def test_a_lost_event_and_a_wrong_stock_are_found_in_the_account(tmp_path: Path) -> None:
+    with open_house() as house:
+        shop = Shop(20)
+        shop.fill_stock(house.inventory_dsn)
+        assert travel(house, shop, Event())
+        assert draw_up(house).balanced
+        with psycopg.connect(house.inventory_dsn) as inventory:
+            inventory.execute("UPDATE stock SET reserved = reserved + 1 WHERE sku = 'sku-07'")
+            inventory.execute(
+                "DELETE FROM processed_events WHERE event_id = (SELECT max(event_id) FROM processed_events)"
+            )
+        wrong = draw_up(house)
+    assert (wrong.missing, wrong.stock_differs, wrong.balanced) == (1, ("sku-07",), False)
 
 
 def test_the_readme_is_short_and_what_it_says_works(newcomer: Path) -> None:
@@ -53,12 +97,12 @@ def test_the_readme_is_short_and_what_it_says_works(newcomer: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
-        demo = programs.counterfoil("demo")
-        demo.wait_for_line("waiting for them to arrive", within=60)
+        demo = programs.counterfoil("demo", "--orders", "100000")
+        demo.wait_for_line(r"stored +[1-9]", within=60)
         family = [demo.pid, *descendants(demo.pid)]
-        assert len(family) > 4, "the demo runs a database, a broker, a relay and a runner"
+        assert len(family) > 6, "the demo runs a database, a broker, relays and runners"
         demo.send(signal.SIGINT)
-        demo.wait(within=30)
+        assert demo.wait(within=30) == 1, "stopped before the account was drawn up"
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), within=20)
 
 

@@ -1,0 +1,1 @@
+"""The main job, seen: orders from several writers, processes killed on the way, and an account at the end."""
