@@ -12,6 +12,8 @@ from counterfoil.commands.project import project
 from counterfoil.commands.status import status
 from counterfoil.output import complain
 from domain.errors import CounterfoilError, problems_of
+from infrastructure import logs
+from infrastructure.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +21,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Order events recorded once, published in order, applied exactly once.",
 )
+
+
+@app.callback()
+def configure_logs() -> None:
+    """Before any command: Python's own log format would print the texts of exceptions."""
+    settings = Settings.load()
+    logs.configure(settings.log_format, settings.log_level)
+
+
 app.command()(demo)
 app.add_typer(db.app, name="db")
 app.add_typer(orders.app, name="orders")

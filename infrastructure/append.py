@@ -17,6 +17,7 @@ from psycopg.errors import UniqueViolation
 from domain.errors import CounterfoilError
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
+from infrastructure.logs import error_fields
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, cause_of, is_transient
 
@@ -98,7 +99,7 @@ class Appender:
             except (psycopg.Error, StoreUnavailable) as error:
                 if not is_transient(error):
                     raise
-                logger.warning("an append is tried again", exc_info=True, extra={"in_doubt": in_doubt})
+                logger.warning("an append is tried again", extra={"in_doubt": in_doubt} | error_fields(error))
                 if backoff.wait(self._stop) or time.monotonic() > deadline:
                     raise _out_of_reach(error, in_doubt) from error
 

@@ -4,7 +4,10 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from traceback import walk_tb
 from typing import Any, Literal
+
+from infrastructure.postgres import cause_of
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -33,15 +36,18 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
+def error_fields(error: BaseException) -> dict[str, object]:
+    """What to log of an exception instead of itself: its kind, and the last line of code outside of libraries
+    that it passed. Not its text, which may quote an address, a role or a value; Python's own log format prints that.
+    """
+    passed = [f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__)]
+    ours = [place for place in passed if "site-packages" not in place] or passed
+    return {"error": cause_of(error), "at": ours[-1].rpartition("/")[2] if ours else "?"}
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was passed as `extra`, and where an exception came from: its type and place, not its text,
-    which may quote a connection string or a value."""
+    """What was passed as `extra`, and what may be told of an exception that a library logged."""
     fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    if record.exc_info and record.exc_info[0]:
-        fields["error"] = record.exc_info[0].__name__
-        traceback = record.exc_info[2]
-        while traceback and traceback.tb_next:
-            traceback = traceback.tb_next
-        if traceback:
-            fields["at"] = f"{traceback.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
+    if record.exc_info and record.exc_info[1]:
+        fields |= error_fields(record.exc_info[1])
     return fields

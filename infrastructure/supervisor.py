@@ -8,6 +8,7 @@ from time import monotonic
 
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
+from infrastructure.logs import error_fields
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ def keep_running(loop: str, run: Callable[[Event], None], stop: Event) -> None:
         started = monotonic()
         try:
             run(stop)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  counted and logged
             metrics.LOOP_RESTARTS.labels(loop, type(error).__name__).inc()
-            logger.warning("loop failed and starts again", exc_info=True, extra={"loop": loop})
+            logger.warning("loop failed and starts again", extra={"loop": loop} | error_fields(error))
         if monotonic() - started > _LONG_ENOUGH:
             backoff.reset()
         backoff.wait(stop)

@@ -7,6 +7,7 @@ from time import monotonic
 
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
+from infrastructure.logs import error_fields
 from infrastructure.postgres import cause_of
 from infrastructure.record import Record
 from infrastructure.subscriber import Subscriber
@@ -103,8 +104,8 @@ class Settler:
 
     def _tell_of_failure(self, culprit: Readable, attempt: int, failure: Exception) -> None:
         metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()
-        about = self._about(culprit.record, culprit.contract.event_id) | {"attempt": attempt}
-        logger.warning("handling failed", exc_info=failure, extra=about)
+        about = self._about(culprit.record, culprit.contract.event_id) | {"attempt": attempt} | error_fields(failure)
+        logger.warning("handling failed", extra=about)
 
     def _about(self, record: Record, event_id: str | None) -> dict[str, object]:
         return {

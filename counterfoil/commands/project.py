@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from infrastructure import logs, metrics, migrate
+from infrastructure import metrics, migrate
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
 from projections.loading import load_projection
@@ -17,7 +17,6 @@ def project(
     """Apply events from Kafka to a projection until SIGTERM or Ctrl-C. Several may run: they share the work."""
     stop = stop_on_signals()
     settings = Settings.load()
-    logs.configure(settings.log_format, settings.log_level)
     loaded = load_projection(name)
     migrate.check(loaded.dsn(), loaded.migrations)
     metrics.serve(settings.metrics_port)

@@ -1,7 +1,10 @@
 """Hints: quick when all is well, harmless when it is not."""
 
 import contextlib
+import json
 import multiprocessing
+import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -9,15 +12,24 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from domain.orders.application import Orders
+from domain.orders.commands import LineItem, PlaceOrder
 from infrastructure import metrics
-from infrastructure.event_store import PostgresRecorder
+from infrastructure.event_store import PostgresRecorder, store_env
 from infrastructure.hints import LISTEN, HintListener, HintSender
 from infrastructure.postgres import Connection
+from tests.acceptance.test_command_line import in_environment
 from tests.support.stored_events import autocommit, event, proxied
 from tests.support.wait import eventually
 
+PLACE = PlaceOrder(
+    order_id="ord_1",
+    customer_id="cus_1",
+    currency="EUR",
+    lines=(LineItem(sku="pen", quantity=1, unit_price_minor=345),),
+)
 LISTENERS = "pg_stat_activity WHERE application_name = 'counterfoil listener' AND datname = current_database()"
 
 
@@ -43,6 +55,19 @@ def ear(store_dsn: str) -> Iterator[Connection]:
         yield session
 
 
+@pytest.fixture
+def role_of_one_connection(store_dsn: str) -> Iterator[str]:
+    """A connection string whose role may have one session, so that the store answers and hints cannot be sent."""
+    role, password = f"clerk_{secrets.token_hex(5)}", secrets.token_hex(8)
+    with autocommit(store_dsn) as session:
+        session.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{password}' CONNECTION LIMIT 1".encode())
+        session.execute(f"GRANT SELECT, INSERT ON stored_events TO {role}".encode())
+        try:
+            yield make_conninfo(store_dsn, user=role, password=password)
+        finally:
+            session.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
 # --- Sending ------------------------------------------------------------------------------------------
 
 
@@ -50,6 +75,30 @@ def test_an_append_is_heard_by_a_listener(store_dsn: str) -> None:
     with listening(store_dsn) as heard, contextlib.closing(PostgresRecorder(store_dsn, 2, patience=5)) as recorder:
         recorder.insert_events([event("a")])
         assert heard.wait(5)
+
+
+def test_a_hint_that_cannot_be_sent_is_told_without_address_and_role(
+    role_of_one_connection: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever embeds Orders has Python's own log format, which prints the text of every exception it is given."""
+    with Orders(env=store_env(role_of_one_connection, connections=1)) as orders:
+        assert orders.place(PLACE).changed
+        eventually(lambda: "loop failed" in caplog.text, within=10)
+    failed = next(record for record in caplog.records if "loop failed" in record.message)
+    assert (vars(failed)["loop"], vars(failed)["error"]) == ("hint-sender", "OperationalError")
+    assert re.fullmatch(r"\w+\.py:\d+", vars(failed)["at"])
+    for told in ("clerk_", conninfo_to_dict(role_of_one_connection)["host"], "Traceback", "connection limit"):
+        assert str(told) not in caplog.text
+
+
+def test_a_command_whose_hint_cannot_be_sent_prints_one_line_without_address_and_role(
+    role_of_one_connection: str,
+) -> None:
+    counterfoil = in_environment({"COUNTERFOIL_STORE_DSN": role_of_one_connection, "COUNTERFOIL_LOG_FORMAT": "json"})
+    result = counterfoil("orders", "place", "ord_1", "--customer", "cus_1", "--line", "pen:1:3.45")
+    assert result.returncode == 0
+    assert json.loads(result.stderr.splitlines()[0])["error"] == "OperationalError"
+    assert "clerk_" not in result.stderr
 
 
 def test_a_hint_comes_after_the_commit_and_on_another_connection(store_dsn: str, ear: Connection) -> None:
