@@ -92,7 +92,7 @@ class Appender:
                     try:
                         return _append(connection, events, in_doubt)
                     except psycopg.Error as error:
-                        in_doubt = in_doubt or _may_be_stored(connection, error)
+                        in_doubt = in_doubt or may_be_stored(connection, error)
                         if not connection.closed and error.sqlstate == "25006":
                             connection.close()  # a standby now: the next connection looks for the primary
                         raise
@@ -104,7 +104,7 @@ class Appender:
                     raise _out_of_reach(error, in_doubt) from error
 
 
-def _may_be_stored(connection: Connection, error: psycopg.Error) -> bool:
+def may_be_stored(connection: Connection, error: psycopg.Error) -> bool:
     """An error that ends the session may come after the commit. Any other undoes the statement, and says so."""
     return connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
 

@@ -23,7 +23,7 @@ from eventsourcing.utils import Environment, EnvType
 from infrastructure.append import Appender
 from infrastructure.backoff import Backoff
 from infrastructure.event_reader import RecordedEvent
-from infrastructure.group_append import GroupAppender
+from infrastructure.group_append import LONGEST_LOCK_WAIT, GroupAppender
 from infrastructure.hints import HintSender
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect, is_transient
@@ -38,6 +38,7 @@ _CONNECTIONS = "COUNTERFOIL_STORE_CONNECTIONS"
 _PATIENCE = "COUNTERFOIL_STORE_PATIENCE"
 
 _TIMEOUTS = Timeouts(statement=10.0, margin=3.0)
+_IN_GROUPS = Timeouts(lock=LONGEST_LOCK_WAIT, statement=10.0, margin=3.0)
 _LARGEST = 2**63 - 1
 _PAGE = 1_000
 
@@ -79,7 +80,7 @@ class PostgresRecorder(ApplicationRecorder):
         self._dsn, self._patience = dsn, patience
         self._stop = Event()
         self._pool = Pool(self._connect, connections)
-        self._appender = GroupAppender(Appender(self._pool, patience, self._stop), self._pool)
+        self._appender = GroupAppender(Appender(self._pool, patience, self._stop), partial(self._connect, _IN_GROUPS))
         self._hints = HintSender(dsn)
         self._reader = SharedReader(self._connect)
 
@@ -149,6 +150,7 @@ class PostgresRecorder(ApplicationRecorder):
         self._stop.set()
         self._hints.close()
         self._reader.close()
+        self._appender.close()
         self._pool.close()
 
     def _settled_events(self, after: int, stop: int | None, topics: Sequence[str]) -> Iterator[RecordedEvent]:
@@ -179,8 +181,8 @@ class PostgresRecorder(ApplicationRecorder):
         with self._pool.connection() as connection:
             return work(connection)
 
-    def _connect(self) -> Connection:
-        return connect(self._dsn, application_name="counterfoil store", timeouts=_TIMEOUTS)
+    def _connect(self, timeouts: Timeouts = _TIMEOUTS) -> Connection:
+        return connect(self._dsn, application_name="counterfoil store", timeouts=timeouts)
 
 
 class Factory(InfrastructureFactory[TrackingRecorder]):

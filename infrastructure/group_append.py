@@ -5,18 +5,19 @@ for its outcome instead of for a connection. Nobody waits for company, so a lone
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
 
 import psycopg
 from eventsourcing.persistence import IntegrityError, StoredEvent
 
 from infrastructure import metrics
-from infrastructure.append import Appender, columns
+from infrastructure.append import Appender, columns, may_be_stored
 from infrastructure.fork import in_each_forked_child
 from infrastructure.pool import Pool
-from infrastructure.postgres import StoreUnavailable
+from infrastructure.postgres import Connection, StoreUnavailable
 
 INSERT_THOSE_THAT_ARE_NEW = """
     INSERT INTO stored_events (originator_id, originator_version, topic, state)
@@ -29,8 +30,11 @@ INSERT_THOSE_THAT_ARE_NEW = """
 """
 
 SEATS = 2
-"""Statements under way at a time. One would group best; a second keeps others going while the first waits for
-a foreign transaction that holds the same version."""
+"""Statements under way at a time. One would group best; a second keeps the others going while the first waits."""
+
+LONGEST_LOCK_WAIT = 0.2
+"""Seconds for which a group waits for a foreign transaction that holds one of its versions. Then everybody goes on
+alone, so that only whom it concerns waits on. It is the lock timeout of the connections that groups use."""
 
 LARGEST_GROUP = 128
 _LOOK_AGAIN = 1.0
@@ -45,8 +49,9 @@ class GroupAppender:
     grouped: several events of one command are stored together or not at all, which a group cannot promise.
     """
 
-    def __init__(self, appender: Appender, pool: Pool) -> None:
-        self._appender, self._pool = appender, pool
+    def __init__(self, appender: Appender, connect: Callable[[], Connection]) -> None:
+        """connect: makes a connection whose lock timeout is LONGEST_LOCK_WAIT."""
+        self._appender, self._pool = appender, Pool(connect, SEATS)
         self._waiting: deque[_Ticket]
         self._seats: BoundedSemaphore
         self._start_afresh()
@@ -61,7 +66,10 @@ class GroupAppender:
             return [outcome]
         if isinstance(outcome, _Conflict):
             raise IntegrityError("Another event has this version; load the aggregate again")
-        return self._appender.append(events, in_doubt=True)
+        return self._appender.append(events, outcome.in_doubt)
+
+    def close(self) -> None:
+        self._pool.close()
 
     def _outcome(self, event: StoredEvent) -> "_Outcome":
         ticket = _Ticket(event)
@@ -81,11 +89,11 @@ class GroupAppender:
         group = self._next_group()
         if not group:
             return
-        outcomes: Sequence[_Outcome] = [_GoOnAlone()] * len(group)
+        outcomes: Sequence[_Outcome] = [_GoOnAlone(in_doubt=True)] * len(group)
         try:
             outcomes = self._store(group)
         except (psycopg.Error, StoreUnavailable):
-            metrics.APPENDS.labels("group_failed").inc(len(group))
+            outcomes = [_GoOnAlone(in_doubt=False)] * len(group)  # there was no connection to be had
         finally:
             for ticket, outcome in zip(group, outcomes, strict=True):
                 ticket.settle(outcome)
@@ -107,7 +115,11 @@ class GroupAppender:
     def _store(self, group: "Sequence[_Ticket]") -> "list[_Outcome]":
         with self._pool.connection() as connection:
             values = columns([ticket.event for ticket in group])
-            rows = connection.execute(INSERT_THOSE_THAT_ARE_NEW, values, prepare=True, binary=True).fetchall()
+            try:
+                rows = connection.execute(INSERT_THOSE_THAT_ARE_NEW, values, prepare=True, binary=True).fetchall()
+            except psycopg.Error as error:
+                metrics.APPENDS.labels("group_failed").inc(len(group))
+                return [_GoOnAlone(may_be_stored(connection, error))] * len(group)
         metrics.APPENDS.labels("stored").inc(len(rows))
         metrics.APPENDS.labels("conflict").inc(len(group) - len(rows))
         positions = {(originator_id, version): position for originator_id, version, position in rows}
@@ -126,8 +138,11 @@ class _Conflict:
     """Another event had this version already."""
 
 
+@dataclass(frozen=True)
 class _GoOnAlone:
-    """The group failed. Whether it was stored before it failed may be unknown."""
+    """The group failed. in_doubt: whether it may have been stored all the same."""
+
+    in_doubt: bool
 
 
 _Outcome = int | _Conflict | _GoOnAlone

@@ -31,33 +31,34 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 class Queue:
-    """Fills every seat with an append that waits for a foreign transaction, so that the next ones come together."""
+    """Takes every seat, so that the appends that come meanwhile go together."""
 
-    def __init__(self, recorder: PostgresRecorder, threads: ThreadPoolExecutor, dsn: str) -> None:
-        self._recorder, self._threads, self._dsn = recorder, threads, dsn
+    def __init__(self, recorder: PostgresRecorder, threads: ThreadPoolExecutor) -> None:
+        self._recorder, self._threads = recorder, threads
+        self._grouping = recorder._appender
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        with open_session(self._dsn) as blocker, autocommit(self._dsn) as watcher:
-            for seat in range(SEATS):
-                write(blocker, f"seat-{seat}")
-                self.append(event(f"seat-{seat}"))
-                eventually(lambda taken=seat + 1: watcher.execute(WAITING).fetchone() == (taken,))  # type: ignore[misc]
+        for _ in range(SEATS):
+            assert self._grouping._seats.acquire(timeout=5)
+        try:
             yield
-            blocker.rollback()
+        finally:
+            for _ in range(SEATS):
+                self._grouping._seats.release()
+            self._grouping._wake_a_leader()
 
     def append(self, *events: StoredEvent) -> Future[list[int]]:
         return self._threads.submit(self._recorder.insert_events, events)
 
     def gathered(self, count: int) -> None:
         """Until so many wait for a seat."""
-        waiting = self._recorder._appender._waiting  # type: ignore[attr-defined]
-        eventually(lambda: len(waiting) == count)
+        eventually(lambda: len(self._grouping._waiting) == count)
 
 
 @pytest.fixture
-def queue(recorder: PostgresRecorder, threads: ThreadPoolExecutor, store_dsn: str) -> Queue:
-    return Queue(recorder, threads, store_dsn)
+def queue(recorder: PostgresRecorder, threads: ThreadPoolExecutor) -> Queue:
+    return Queue(recorder, threads)
 
 
 def test_appends_that_come_together_take_few_statements_and_each_hears_its_own_position(
@@ -100,18 +101,20 @@ def test_an_event_that_no_database_takes_fails_alone(queue: Queue, recorder: Pos
     assert all(len(recorder.select_events(f"together-{number}")) == 1 for number in range(5))
 
 
-def test_one_caller_that_waits_for_a_foreign_transaction_does_not_keep_the_others_waiting(
+def test_callers_that_wait_for_a_foreign_transaction_do_not_keep_the_others_waiting(
     queue: Queue, store_dsn: str
 ) -> None:
     with open_session(store_dsn) as blocker, autocommit(store_dsn) as watcher:
         write(blocker, "contested")
-        contested = queue.append(event("contested"))
-        eventually(lambda: watcher.execute(WAITING).fetchone() == (1,))
+        contested = [queue.append(event("contested")) for _ in range(2 * SEATS)]
+        eventually(lambda: watcher.execute(WAITING).fetchone() == (2 * SEATS,))
         others = [queue.append(event(f"together-{number}")) for number in range(20)]
-        assert all(len(other.result(5)) == 1 for other in others)
-        assert not contested.done()
+        done, _ = wait(others, timeout=3)
+        assert len(done) == 20, "the lock timeout of a lone append is longer"
+        assert not any(append.done() for append in contested)
         blocker.rollback()
-    assert len(contested.result(10)) == 1
+    outcomes = [append.exception(10) for append in contested]
+    assert sorted(isinstance(outcome, IntegrityError) for outcome in outcomes) == [False] + [True] * (2 * SEATS - 1)
 
 
 def test_a_group_whose_reply_is_lost_is_stored_once_and_every_caller_hears_success(
@@ -122,7 +125,7 @@ def test_a_group_whose_reply_is_lost_is_stored_once_and_every_caller_hears_succe
         contextlib.closing(PostgresRecorder(through_proxy, connections=8, patience=10)) as recorder,
     ):
         recorder.insert_events([event("warm-up")])
-        queue = Queue(recorder, threads, store_dsn)
+        queue = Queue(recorder, threads)
         with queue.held():
             appends = [queue.append(event(f"together-{number}")) for number in range(10)]
             queue.gathered(10)
