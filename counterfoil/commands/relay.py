@@ -1,5 +1,6 @@
 """Run a relay, stored events to Kafka; and say what holds one back."""
 
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -7,8 +8,10 @@ from typer.core import TyperGroup
 
 from counterfoil.commands.relay_why import why
 from domain.loading import load_business
-from infrastructure import logs, metrics, migrate
+from infrastructure import metrics, migrate
 from infrastructure.outbox import load_outbox
+from infrastructure.pooler import require_direct
+from infrastructure.postgres import connect
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
@@ -41,10 +44,12 @@ def run(
     """
     stop = stop_on_signals()
     settings = Settings.load()
-    logs.configure(settings.log_format, settings.log_level)
     load_business()  # a relay meets the events of all who share the store
     outbox = load_outbox(module)
-    migrate.check(settings.required_store_dsn(), migrate.STORE_MIGRATIONS)
+    dsn = settings.required_store_dsn()
+    with closing(connect(dsn, application_name="counterfoil relay")) as store:
+        require_direct(store, "a relay, which listens for hints,")
+    migrate.check(dsn, migrate.STORE_MIGRATIONS)
     metrics.serve(settings.metrics_port)
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
 
