@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from domain.base import DomainEvent
 from domain.contracts import Contract
 from domain.errors import CounterfoilError
+from infrastructure.by_name import module_or_problem
 
 EventIdOf = Callable[[type[Contract]], str]
 ToContracts = Callable[[DomainEvent, EventIdOf], Sequence[Contract]]
@@ -39,14 +39,9 @@ def load_outbox(name: str) -> Outbox:
     Raises OutboxNotFound; what goes wrong inside the module comes through unchanged.
     """
     module_name = f"{name}.outbox"
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise OutboxNotFound(name, f"there is no module {error.name}") from None
-    except (TypeError, ValueError):  # a name such as "" or ".orders" is none
-        raise OutboxNotFound(name, "that is not the name of a module") from None
+    module = module_or_problem(module_name)
+    if isinstance(module, str):
+        raise OutboxNotFound(name, module)
     contracts, to_contracts = getattr(module, "CONTRACTS", None), getattr(module, "to_contracts", None)
     if not contracts or not all(isinstance(each, type) and issubclass(each, Contract) for each in contracts):
         raise OutboxNotFound(name, f"{module_name} has no CONTRACTS, the contract classes it publishes")

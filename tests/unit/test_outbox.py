@@ -41,7 +41,13 @@ def test_the_outbox_of_a_folder_is_found_by_the_folders_name() -> None:
     assert outbox.contracts == (OrderPlaced, OrderCancelled)
 
 
-@pytest.mark.parametrize("name", ["domain.ordrs", "no_such_package.orders", "domain", "", ".orders"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", ".orders", "orders.", "domain..orders", "domain.orders ", "domain/orders", "a\0b"),
+        *("nosuch", "domain.ordrs", "domain.ordrs.sub", "no_such_package.orders", "domain.orders.order", "domain"),
+    ],
+)
 def test_a_wrong_name_is_told_so(name: str) -> None:
     with pytest.raises(OutboxNotFound) as not_found:
         load_outbox(name)
