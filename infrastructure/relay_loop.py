@@ -122,7 +122,7 @@ class RelayLoop:
     def _turn(self, relay: Relay, stop: Event) -> Step:
         if not self._topics_are_ready:
             try:
-                ensure_topics(self._settings, self._outbox.contracts)
+                ensure_topics(self._settings, self._outbox.contracts, relay.keep_lease)
             except TopicsNotReady as error:
                 return Step(Outcome.REFUSED, relay.position, reason=f"{error.topic or 'topics'}: {error.error}")
             self._topics_are_ready = True

@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     """Longest wait for new events while there were some in the last second."""
     relay_poll_idle: Seconds = 0.5
     """Longest wait otherwise. A lost hint costs this much, never an event."""
-    relay_lease: Seconds = 10.0
+    relay_lease: Annotated[float, Field(ge=1, le=300)] = 10.0
     """A relay that cannot renew its lease for this long is replaced."""
     publish_timeout: Seconds = 30.0
     """Longest wait for Kafka to acknowledge a batch before the relay starts over from its checkpoint."""

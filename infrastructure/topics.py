@@ -7,7 +7,7 @@ old partitions first.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from infrastructure.settings import Settings
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 3.0
-"""Longest wait for each answer of the cluster, in seconds."""
+"""Longest wait for each answer of the cluster, in seconds; a third of the lease when that is shorter."""
 
 
 @dataclass(eq=False)
@@ -43,35 +43,41 @@ class TopicsNotReady(CounterfoilError):
         return f"{self.topic or 'Kafka'} is not ready ({self.error}). Try again; if it stays so, create the topic."
 
 
-def ensure_topics(settings: Settings, contracts: Sequence[type[Contract]]) -> None:
+def ensure_topics(
+    settings: Settings, contracts: Sequence[type[Contract]], turn: Callable[[], None] = lambda: None
+) -> None:
     """Makes the missing topics of these contracts, with the partitions and replicas of the settings.
 
-    One attempt, of a few seconds at most. Returns when every topic is there. Raises TopicsNotReady.
+    One attempt, of a few seconds for each topic at most. `turn` is called before each question to the cluster,
+    to keep a lease meanwhile. Returns when every topic is there. Raises TopicsNotReady, and what `turn` raises.
     """
+    patience = min(_PATIENCE, settings.relay_lease / 3)
     quiet: dict[str, Any] = {"error_cb": lambda _error: None, "log_level": 0}
     admin = AdminClient(connection_config(settings) | quiet)
     names = list(dict.fromkeys(contract.topic for contract in contracts))
-    found = _existing(admin)
+    turn()
+    found = _existing(admin, patience)
     for name in names:
+        turn()
         if name in found:
             _compare(name, found[name], settings)
         else:
-            _create(admin, name, settings)
+            _create(admin, name, settings, patience)
 
 
-def _existing(admin: AdminClient) -> dict[str, int]:
+def _existing(admin: AdminClient, patience: float) -> dict[str, int]:
     """Partition counts. All topics are asked for, because a question for one that is missing might make it."""
     try:
-        topics = admin.list_topics(timeout=_PATIENCE).topics
+        topics = admin.list_topics(timeout=patience).topics
     except KafkaException as error:
         raise TopicsNotReady(None, error.args[0].name()) from None
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
 
-def _create(admin: AdminClient, name: str, settings: Settings) -> None:
+def _create(admin: AdminClient, name: str, settings: Settings, patience: float) -> None:
     topic = NewTopic(name, settings.topic_partitions, settings.topic_replication_factor)
     try:
-        admin.create_topics([topic], operation_timeout=_PATIENCE)[name].result(_PATIENCE)
+        admin.create_topics([topic], operation_timeout=patience)[name].result(patience)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another relay was faster
             raise TopicsNotReady(name, error.args[0].name()) from None

@@ -81,3 +81,17 @@ def test_a_topic_that_cannot_be_made_is_named(kafka: Kafka) -> None:
         ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap), [contract_on("not a topic name")])
 
     assert not_ready.value.topic == "not a topic name"
+
+
+def test_the_lease_is_kept_between_the_questions_to_the_cluster(
+    kafka: Kafka, unique_name: Callable[[str], str]
+) -> None:
+    topics = [unique_name("orders"), unique_name("orders")]
+    turns: list[int] = []
+    try:
+        settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_replication_factor=1)
+        ensure_topics(settings, [contract_on(topic) for topic in topics], lambda: turns.append(1))
+    finally:
+        for topic in topics:
+            delete_topic(kafka.bootstrap, topic)
+    assert len(turns) == 1 + len(topics)
