@@ -22,6 +22,7 @@ from psycopg.errors import LockNotAvailable
 from domain.errors import CounterfoilError
 from infrastructure.backoff import Backoff
 from infrastructure.migration_files import STORE_MIGRATIONS, MigrationFile, Migrations, read_files
+from infrastructure.pooler import require_direct
 from infrastructure.postgres import Connection, Timeouts, connect
 
 __all__ = [
@@ -133,14 +134,20 @@ def migrate(dsn: str, migrations: Sequence[Migrations], patience: float = PATIEN
     """Applies what is missing, in the order of the components and versions; returns what it applied.
 
     Safe to repeat, to interrupt and to run on several nodes at once. `patience`: longest wait in seconds
-    for locks, per file. Raises SchemaNewer, MigrationChanged, SchemaBusy, psycopg.Error.
+    for locks, per file. Raises NeedsDirectConnection, SchemaNewer, MigrationChanged, SchemaBusy, psycopg.Error.
     """
     files = {each.component: read_files(each) for each in migrations}
-    with connect(dsn, application_name=_NAME, timeouts=_TIMEOUTS) as connection, _alone(connection, patience):
-        connection.execute(CREATE_TABLE)
-        pending = [file for component, of in files.items() for file in _pending(connection, component, of)]
-        for file in pending:
-            _apply_patiently(connection, file, patience)
+    with connect(dsn, application_name=_NAME, timeouts=_TIMEOUTS) as connection:
+        require_direct(connection, "a migration, for its lock,")
+        with _alone(connection, patience):
+            return _apply_pending(connection, files, patience)
+
+
+def _apply_pending(connection: Connection, files: dict[str, list[MigrationFile]], patience: float) -> list[Applied]:
+    connection.execute(CREATE_TABLE)
+    pending = [file for component, of in files.items() for file in _pending(connection, component, of)]
+    for file in pending:
+        _apply_patiently(connection, file, patience)
     return [Applied(file.component, file.version, file.name) for file in pending]
 
 

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import _WaitTimeout
 
 from domain.errors import CounterfoilError
+from infrastructure.pooler import behind_a_pooler
 
 
 @dataclass(eq=False)
@@ -82,14 +83,22 @@ def connect(
 
     What the DSN itself says about timeouts and keepalives wins over ours. The server-side timeouts travel
     in the start-up message, which costs no round trip; a pgbouncer in between must be told to let them
-    pass (`ignore_startup_parameters = options`) and to set them itself.
+    pass (`ignore_startup_parameters = options`), and the role needs them (`ALTER ROLE ... SET`). Behind a
+    pooler no statement is prepared, whatever its caller says: the next one may meet another session.
 
     Raises psycopg.OperationalError; `is_transient` says True to it.
     """
     timeouts = timeouts or Timeouts()
-    connection = Connection.connect(_conninfo(dsn, application_name, timeouts), autocommit=autocommit)
+    connection = Connection.connect(_conninfo(dsn, application_name, timeouts), autocommit=True)
     connection.longest_wait = timeouts.statement + timeouts.margin
     connection.made_at = monotonic()
+    try:
+        if behind_a_pooler(connection):
+            connection.prepare_threshold = None
+        connection.autocommit = autocommit
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -23,9 +23,12 @@ from tests.support.kafka import (
     why_we_cannot_start_a_real_kafka,
 )
 from tests.support.kafka_programs import KafkaPrograms, find_kafka_programs
+from tests.support.pgbouncer import PgBouncer, why_there_is_no_pgbouncer
 from tests.support.processes import Programs
 
-_not_run: list[str] = []
+KAFKA, PGBOUNCER = "real Apache Kafka", "pgbouncer"
+_not_run: dict[str, list[str]] = {}
+"""What was missing, and why, once for each test that needed it."""
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------
@@ -83,6 +86,13 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A server of the test's own, to be killed and restarted; starting it takes 1-2 s."""
     with EmbeddedPostgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """A pgbouncer in transaction mode in front of the tests' server, with a pool of 3: `pgbouncer.through(dsn)`."""
+    with PgBouncer(postgres.dsn()) as pooler:
+        yield pooler
 
 
 # --- Kafka --------------------------------------------------------------------------------------------
@@ -156,32 +166,38 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         yield started
 
 
-# --- Without a real Kafka -----------------------------------------------------------------------------
+# --- Without a real Kafka or pgbouncer ------------------------------------------------------------------
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Look for a real Kafka now: its download must not count against the time of the first test.
 
-    In CI nothing is skipped quietly: no real Kafka, no run.
+    In CI nothing is skipped quietly: no real Kafka or no pgbouncer, no run.
     """
     if session.config.option.collectonly:
         return
-    missing = next(filter(None, map(_why_kafka_is_missing, session.items)), None)
-    if missing and os.environ.get("CI") == "true":
-        raise pytest.UsageError(f"CI=true, and tests need a real Apache Kafka: {missing}")
+    for name, why_missing in ((KAFKA, _why_kafka_is_missing), (PGBOUNCER, _why_pgbouncer_is_missing)):
+        missing = next(filter(None, map(why_missing, session.items)), None)
+        if missing and os.environ.get("CI") == "true":
+            raise pytest.UsageError(f"CI=true, and tests need a {name}: {missing}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    missing = _why_kafka_is_missing(item) if _needs_real_kafka(item) else None
-    if missing:
-        _not_run.append(missing)
-        pytest.skip(f"needs a real Apache Kafka: {missing}")
+    if _needs_real_kafka(item) and (missing := _why_kafka_is_missing(item)):
+        _skip(KAFKA, missing)
+    if missing := _why_pgbouncer_is_missing(item):
+        _skip(PGBOUNCER, missing)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _not_run:
-        line = f"NO REAL APACHE KAFKA: {len(_not_run)} tests did NOT run ({_not_run[0]})"
+    for name, reasons in _not_run.items():
+        line = f"NO {name.upper()}: {len(reasons)} tests did NOT run ({reasons[0]})"
         terminalreporter.write_line(line, red=True, bold=True)
+
+
+def _skip(name: str, reason: str) -> None:
+    _not_run.setdefault(name, []).append(reason)
+    pytest.skip(f"needs a {name}: {reason}")
 
 
 def _needs_real_kafka(item: pytest.Item) -> bool:
@@ -195,6 +211,10 @@ def _why_kafka_is_missing(item: pytest.Item) -> str | None:
     if item.get_closest_marker("kafka") is not None or "kafka" in _fixtures_of(item):
         return why_there_is_no_real_kafka()
     return None
+
+
+def _why_pgbouncer_is_missing(item: pytest.Item) -> str | None:
+    return why_there_is_no_pgbouncer() if "pgbouncer" in _fixtures_of(item) else None
 
 
 def _fixtures_of(item: pytest.Item) -> list[str]:
