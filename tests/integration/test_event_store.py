@@ -199,12 +199,28 @@ def test_a_plan_made_for_an_empty_table_is_good_for_a_full_one(
 
 
 def test_a_clash_of_positions_is_not_taken_for_a_version_conflict(store_dsn: str, recorder: PostgresRecorder) -> None:
-    """As after a careless restore: the sequence stands below what is stored. To load again would not help."""
+    """As after a careless restore: the sequence stands below what is stored. To load again would not help.
+
+    An event that is stored alone gets the next free position. Those of one command are stored together or not at all.
+    """
     recorder.insert_events([event("a")])
+    _set_back(store_dsn)
+    assert recorder.insert_events([event("b")]) == [2]
+    _set_back(store_dsn)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        recorder.insert_events([event("c", 1), event("c", 2)])
+    assert _stored(store_dsn) == [("a", 1), ("b", 2)]
+
+
+def _set_back(store_dsn: str) -> None:
     with autocommit(store_dsn) as session:
         session.execute("SELECT setval('stored_events_position_seq', 1, false)")
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        recorder.insert_events([event("b")])
+
+
+def _stored(store_dsn: str) -> list[tuple[str, int]]:
+    with autocommit(store_dsn) as session:
+        rows = session.execute("SELECT originator_id, position FROM stored_events ORDER BY position").fetchall()
+    return [(originator_id, position) for originator_id, position in rows]
 
 
 def test_an_error_of_the_data_is_not_tried_again(recorder: PostgresRecorder) -> None:
