@@ -9,6 +9,7 @@ from eventsourcing.persistence import StoredEvent
 
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
 from infrastructure.event_ids import fingerprint
+from infrastructure.event_reader import HIGHEST_POSITION
 from infrastructure.postgres import Connection
 
 LONGEST_SILENCE = 60.0
@@ -17,7 +18,6 @@ LONGEST_SILENCE = 60.0
 SET_BACK = "the store was set back behind what was published; see docs/operations.md"
 
 RELAYS = "SELECT relay FROM relay_checkpoints ORDER BY relay"
-HIGHEST = "SELECT coalesce(max(position), 0) FROM stored_events"
 PUBLISHED_LAST = "SELECT originator_id, originator_version, topic, state FROM stored_events WHERE position = %s"
 OLDEST_AFTER = """
     SELECT extract(epoch FROM clock_timestamp() - stored_at)::float8
@@ -48,7 +48,7 @@ def relay_health(connection: Connection) -> list[RelayHealth]:
 
 
 def _health(connection: Connection, checkpoint: CheckpointStatus) -> RelayHealth:
-    highest = _number(connection, HIGHEST) or 0
+    highest = _number(connection, HIGHEST_POSITION) or 0
     row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
     last = fingerprint(StoredEvent(*row)) if row else None
     waiting = _number(connection, OLDEST_AFTER, checkpoint.position)

@@ -8,9 +8,8 @@ stays open that would keep VACUUM from its work, no timeout has to be lifted, an
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from infrastructure.event_reader import HIGHEST_POSITION
 from infrastructure.postgres import Connection
-
-HIGHEST_POSITION = "SELECT coalesce(max(position), 0) FROM stored_events"
 
 COUNT_TOPICS = """
     SELECT topic, version, count(*), min(position), max(position)
