@@ -1,31 +1,17 @@
 """Does everything drain? Store, relays and projections at a glance."""
 
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from confluent_kafka import KafkaException
 
 from counterfoil.output import complain, print_json, print_table
-from infrastructure.consumer_lag import group_lag
 from infrastructure.health import RelayHealth, relay_health
 from infrastructure.postgres import connect
 from infrastructure.settings import Settings, SettingsError
-from projections.base import Projection
+from projections.health import ProjectionHealth, projection_health
 from projections.loading import all_projections
-from projections.quarantine import count
-
-NAME = "counterfoil status"
-
-
-@dataclass(frozen=True)
-class ProjectionHealth:
-    """lag: records not yet taken, None when Kafka did not say. quarantined: records that wait for a decision."""
-
-    projection: str
-    lag: int | None
-    quarantined: int
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -37,11 +23,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     else:
         _print(relays, projections)
     faults = ["no relay has ever run on this store: start one"] if settings.store_dsn and not relays else []
-    faults += [f"relay {each.relay}: {each.fault}" for each in relays if each.fault] + [
-        f"projection {each.projection}: " + ("Kafka did not answer" if each.lag is None else "events are in quarantine")
-        for each in projections
-        if each.lag is None or each.quarantined
-    ]
+    faults += [f"relay {each.relay}: {each.fault}" for each in relays if each.fault]
+    faults += [f"projection {each.projection}: {fault}" for each in projections for fault in each.faults]
     for fault in faults:
         complain(fault)
     if faults:
@@ -52,22 +35,12 @@ def examine(settings: Settings) -> tuple[list[RelayHealth], list[ProjectionHealt
     relays: list[RelayHealth] = []
     projections: list[ProjectionHealth] = []
     if settings.store_dsn is not None:
-        with closing(connect(settings.required_store_dsn(), application_name=NAME)) as store:
+        with closing(connect(settings.required_store_dsn(), application_name="counterfoil status")) as store:
             relays = relay_health(store)
     for loaded in all_projections():
         with suppress(SettingsError):
-            projections.append(_examine_projection(settings, loaded.name, loaded.dsn(), loaded.projection))
+            projections.append(projection_health(settings, loaded.name, loaded.dsn(), loaded.projection))
     return relays, projections
-
-
-def _examine_projection(settings: Settings, name: str, dsn: str, projection: Projection) -> ProjectionHealth:
-    with closing(connect(dsn, application_name=NAME)) as connection:
-        quarantined = count(connection, projection.consumer_name)
-    try:
-        lag = sum(each.lag for each in group_lag(settings, projection.consumer_name, projection.topics))
-    except KafkaException:
-        return ProjectionHealth(name, None, quarantined)
-    return ProjectionHealth(name, lag, quarantined)
 
 
 def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> None:
@@ -88,8 +61,17 @@ def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> No
     )
     print_table(
         "Projections",
-        ("projection", "records behind", "in quarantine"),
-        [(each.projection, "unknown" if each.lag is None else each.lag, each.quarantined) for each in projections],
+        ("projection", "records behind", "oldest waiting", "in quarantine", "state"),
+        [
+            (
+                each.projection,
+                "unknown" if each.lag is None else each.lag,
+                _seconds(each.waiting_seconds),
+                each.quarantined,
+                "FAULT" if each.faults else "draining",
+            )
+            for each in projections
+        ],
     )
 
 

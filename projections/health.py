@@ -1,0 +1,50 @@
+"""Whether a projection drains, judged from outside: by its group's place in Kafka, and by its quarantine."""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+
+from infrastructure.consumer_lag import GroupLag, group_lag
+from infrastructure.postgres import connect
+from infrastructure.settings import Settings
+from projections.base import Projection
+from projections.quarantine import count
+
+
+@dataclass(frozen=True)
+class ProjectionHealth:
+    """lag: records not yet taken, None when Kafka did not say. waiting_seconds: age of the oldest of them, None
+    when there is none. quarantined: records that wait for a decision.
+
+    faults: what is wrong, in words, and what to do.
+    """
+
+    projection: str
+    lag: int | None
+    waiting_seconds: float | None
+    quarantined: int
+    faults: tuple[str, ...]
+
+
+def projection_health(settings: Settings, name: str, dsn: str, projection: Projection) -> ProjectionHealth:
+    """name: the projection's. Raises psycopg.Error when its database does not answer."""
+    with closing(connect(dsn, application_name="counterfoil status")) as connection:
+        quarantined = count(connection, projection.consumer_name)
+    group = _group_lag(settings, projection)
+    draining = group.fault if group else "Kafka did not answer"
+    decision = "events are in quarantine: see docs/operations.md" if quarantined else None
+    return ProjectionHealth(
+        projection=name,
+        lag=group.lag if group else None,
+        waiting_seconds=group.waiting_seconds if group else None,
+        quarantined=quarantined,
+        faults=tuple(fault for fault in (draining, decision) if fault),
+    )
+
+
+def _group_lag(settings: Settings, projection: Projection) -> GroupLag | None:
+    try:
+        return group_lag(settings, projection.consumer_name, projection.topics)
+    except KafkaException:
+        return None
