@@ -61,7 +61,7 @@ class Settings(BaseSettings):
 
     consume_batch_size: Count = 500
     consume_wait: Seconds = 0.1
-    """Longest wait for a batch to fill."""
+    """Longest wait for a first record; a batch is what is there by then, and waits for no more."""
     handler_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Attempts at an event that fails for no known transient cause, before it is quarantined."""
     session_timeout: Annotated[float, Field(ge=1, le=300)] = 10.0
