@@ -4,6 +4,7 @@ ORDERS ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
 
@@ -34,8 +35,9 @@ lint: $(READY) ## Style, types and the direction of imports
 bench: $(READY) ## Measure against baselines in interleaved runs
 	$(BIN)/python -m tests.benchmarks
 
-lock: $(READY) ## Renew requirements.lock from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --upgrade --output-file requirements.lock
+lock: ## Renew both lock files from pyproject.toml (needs uv)
+	$(COMPILE) --upgrade --group dev --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
