@@ -72,11 +72,14 @@ def import_(
     currency: Annotated[str, typer.Option(help="Currency where the file has no such column.")] = "",
     time_format: Annotated[str, typer.Option(help="As for strptime; ISO 8601 when not given.")] = "",
     cancel_prefix: Annotated[
-        str, typer.Option(help="Order ids that begin so cancel the order named by the rest.")
+        str, typer.Option(help="An id that begins so cancels the order named by the rest of it, which must exist.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Import orders. What is refused is reported by line and never stops the rest; the exit code is 1 then."""
+    """Import orders. What is refused is reported by line and never stops the rest; the exit code is 1 then.
+
+    An order one of whose CSV rows is refused is refused whole: half an order is a wrong order.
+    """
     layout = CsvLayout(_columns(column or []), currency, time_format, cancel_prefix)
     with closing(open_orders()) as orders, file.open("rb") as lines:
         entries = read_csv(lines, layout) if file.suffix.lower() == ".csv" else read_json_lines(lines)

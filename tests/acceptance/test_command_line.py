@@ -78,15 +78,16 @@ def test_the_same_id_with_other_content_is_refused(counterfoil: Run) -> None:
 
 
 RETAIL = """\
-InvoiceNo,StockCode,Quantity,InvoiceDate,UnitPrice,CustomerID
-536365,85123A,6,12/1/10 8:26,2.55,17850
-536365,71053,6,12/1/10 8:26,3.39,17850
-536366,22633,1,12/1/10 8:28,1.85,
-536367,22633,-1,12/1/10 8:28,1.85,13047
-C536365,85123A,-6,12/1/10 9:41,2.55,17850
-C536999,D,-1,12/1/10 9:41,27.50,14527
-536368,22960,6,12/1/10 8:34,4.25,13047
+InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country
+536365,85123A,WHITE HANGING HEART T-LIGHT HOLDER,6,12/1/10 8:26,2.55,17850,United Kingdom
+536365,71053,WHITE METAL LANTERN,6,12/1/10 8:26,3.39,17850,United Kingdom
+536366,22633,HAND WARMER UNION JACK,6,12/1/10 8:28,1.85,17850,United Kingdom
+536367,84879,ASSORTED COLOUR BIRD ORNAMENT,32,12/1/10 8:34,1.69,13047,United Kingdom
+C536379,D,Discount,-1,12/1/10 9:41,27.5,14527,United Kingdom
+C536383,35004C,SET OF 3 COLOURED  FLYING DUCKS,-1,12/1/10 9:49,4.65,15311,United Kingdom
+536414,22139,,56,12/1/10 11:52,0,,United Kingdom
 """
+"""Rows as in the public Online Retail data set, where a cancellation has a number of its own."""
 RETAIL_OPTIONS = (
     *("--column", "order_id=InvoiceNo", "--column", "customer_id=CustomerID", "--column", "sku=StockCode"),
     *("--column", "quantity=Quantity", "--column", "unit_price=UnitPrice", "--column", "time=InvoiceDate"),
@@ -98,17 +99,41 @@ def test_importing_reports_each_bad_line_imports_the_rest_and_changes_nothing_th
     counterfoil: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "retail.csv"
-    file.write_text(RETAIL)
+    file.write_text(
+        RETAIL
+        + "536366,22632,HAND WARMER RED POLKA DOT,-6,12/1/10 8:28,1.85,17850,United Kingdom\n"
+        + "C536367,84879,ASSORTED COLOUR BIRD ORNAMENT,-32,12/1/10 9:41,1.69,13047,United Kingdom\n"
+    )
     first = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
     second = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
     assert (first.returncode, second.returncode) == (1, 1)
     summary = json.loads(first.stdout)
-    assert {each["line"] for each in summary.pop("refusals")} == {4, 5, 7}
-    assert summary == {"placed": 2, "cancelled": 1, "unchanged": 0, "refused": 5}
-    assert "line 4: customer_id is missing" in first.stderr
+    refusals = {each["line"]: each["reason"] for each in summary.pop("refusals")}
+    assert summary == {"placed": 2, "cancelled": 1, "unchanged": 0, "refused": len(refusals) + 1}
+    assert "left out because of line 9" in first.stderr
+    assert "unknown_order, 536379" in refusals[6]
+    assert "unknown_order, 536383" in refusals[7]
+    assert refusals[8].endswith("left out because of line 8")
+    assert "line 8: customer_id is missing" in first.stderr
+    assert "line 9: quantity" in first.stderr
     repeated = json.loads(second.stdout)
     del repeated["refusals"]
-    assert repeated == {"placed": 0, "cancelled": 0, "unchanged": 3, "refused": 5}
+    assert repeated == {"placed": 0, "cancelled": 0, "unchanged": 3, "refused": summary["refused"]}
+
+
+def test_bytes_that_are_no_order_are_refused_and_the_lines_around_them_imported(
+    counterfoil: Run, tmp_path: Path
+) -> None:
+    order = {"customerId": "c", "currency": "EUR", "lines": [{"sku": "pen", "quantity": 1, "unitPriceMinor": 1}]}
+    beyond = order | {"orderId": "ord_1", "placedAt": "0001-01-01T00:00:00+01:00"}
+    file, table = tmp_path / "orders.jsonl", tmp_path / "orders.csv"
+    file.write_text("\n".join(map(json.dumps, (beyond, order | {"orderId": "ord_2"}))))
+    table.write_bytes(b"\xff\xfe\n")
+    imported, no_table = (counterfoil("orders", "import", str(each)) for each in (file, table))
+    assert (imported.returncode, no_table.returncode) == (1, 2)
+    assert "line 1: placed" in imported.stderr
+    assert counterfoil("orders", "show", "ord_2").returncode == 0
+    assert "Traceback" not in imported.stderr + no_table.stderr
 
 
 def test_a_wrong_column_mapping_is_a_usage_error(counterfoil: Run, tmp_path: Path) -> None:
