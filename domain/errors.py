@@ -1,5 +1,6 @@
 """The root of the error family, the error that means "the business said no", and what to tell of refused values."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -35,12 +36,26 @@ class DomainError(CounterfoilError):
         return f"{self.reason} ({self.rule}, {self.aggregate_id})"
 
 
-def problems_of(error: ValidationError) -> str:
+def problems_of(error: ValidationError, name: Callable[[str], str] = str) -> str:
     """The first few problems as "field: reason". Never a value: this ends in logs, in quarantine, in checkpoints.
 
     A reason is what the field's validator says, so a validator of the business must not quote what it refuses.
+    name: what to call a field, for a reader who knows it by another name than ours.
     """
     problems = error.errors(include_input=False, include_context=False, include_url=False)
-    told = [": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in problems]
+    places = [each["loc"] for each in problems]
+    told = [
+        ": ".join(filter(None, (".".join(name(str(part)) for part in each["loc"]), each["msg"])))
+        for each in problems
+        if not (each["type"] == "too_short" and _is_refused_within(each["loc"], places))
+    ]
     more = [f"and {len(told) - MOST_PROBLEMS_TOLD} more"] if len(told) > MOST_PROBLEMS_TOLD else []
     return "; ".join(told[:MOST_PROBLEMS_TOLD] + more)
+
+
+_Place = tuple[int | str, ...]
+
+
+def _is_refused_within(place: _Place, places: Sequence[_Place]) -> bool:
+    """pydantic does not count refused items, so that a list of one bad item is also too short for it."""
+    return any(len(each) > len(place) and each[: len(place)] == place for each in places)

@@ -32,13 +32,15 @@ def _in_utc(time: datetime) -> datetime:
 
 
 class _OneOf:
-    """A text that is one of these, looked up without a call into Python."""
+    """A text that is one of these, looked up without a call into Python. refusal: said instead of listing them."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], refusal: str) -> None:
         self._texts = list(texts)
+        self._refusal = refusal
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.literal_schema(self._texts)
+        one_of = core_schema.literal_schema(self._texts)
+        return core_schema.custom_error_schema(one_of, "not_one_of", custom_error_message=self._refusal)
 
 
 Identifier = Annotated[
@@ -50,7 +52,7 @@ Identifier = Annotated[
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\p{Cc}]+$")]
 """1 to 500 characters, no control character."""
 
-Currency = Annotated[str, _OneOf(MINOR_UNITS)]
+Currency = Annotated[str, _OneOf(MINOR_UNITS, "not an ISO 4217 currency code")]
 """An ISO 4217 code in upper case whose number of decimals is known."""
 
 MinorUnits = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
