@@ -1,16 +1,15 @@
 """From a record's bytes to a contract, or to the reason why not. No bytes make it raise."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from domain.contracts import Contract
 from domain.errors import problems_of
+from domain.strict_json import repeated_names
 from infrastructure.record import Record
 
 
@@ -93,7 +92,7 @@ class Decoder:
 
 
 def _strictly(contract_class: type[Contract], key: bytes | None, value: bytes) -> Decoded | Faulty:
-    if names := _repeated_names(value):
+    if names := repeated_names(value):
         return Faulty(Category.CONTRACT, f"value: {names} field names occur twice in one object")
     try:
         contract = contract_class.from_bytes(value)
@@ -104,23 +103,3 @@ def _strictly(contract_class: type[Contract], key: bytes | None, value: bytes) -
     if key != contract.key.encode():
         return Faulty(Category.KEY, "key: differs from the one that the event belongs under", contract.event_id)
     return Decoded(contract)
-
-
-def _repeated_names(value: bytes) -> int:
-    """How many names occur more than once in their object. Readers differ on which one counts, so that two
-    consumers would see two events; RFC 7493 (2.3) forbids it."""
-    repeated = 0
-
-    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal repeated
-        found = dict(pairs)
-        repeated += len(pairs) - len(found)
-        return found
-
-    # Numbers are not built: that has no limit but time, or a limit of Python's own.
-    json.loads(value, object_pairs_hook=look, parse_int=_no_number, parse_float=_no_number)
-    return repeated
-
-
-def _no_number(_digits: str) -> None:
-    return None
