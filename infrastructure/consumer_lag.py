@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infrastructure.health import LONGEST_SILENCE
 from infrastructure.kafka_config import connection_config
 from infrastructure.settings import Settings
+
+LONGEST_WITHOUT_MEMBERS = 10.0
+"""Seconds that records may wait in a group that nobody is a member of: longer than a restart takes. (The embedded
+broker never tells of members; there this is how long a backlog may take.)"""
 
 
 @dataclass(frozen=True)
@@ -29,52 +33,64 @@ class GroupLag:
         """What is wrong, in words, and what to do; None when all is well."""
         if self.missing_topics:
             return f"no topic {', '.join(self.missing_topics)}: start the relay, which creates it"
-        if self.lag and self.members == 0:
-            return "records wait and nobody takes them: start the projection"
-        if (self.waiting_seconds or 0.0) > LONGEST_SILENCE:
-            return f"a record has waited for {self.waiting_seconds:.0f} s: see the projection's log"
+        waiting = self.waiting_seconds or 0.0
+        if self.members == 0 and waiting > LONGEST_WITHOUT_MEMBERS:
+            return f"records have waited for {waiting:.0f} s and nobody takes them: start the projection"
+        if waiting > LONGEST_SILENCE:
+            return f"a record has waited for {waiting:.0f} s: see the projection's log"
         return None
 
 
 def group_lag(settings: Settings, group: str, topics: Sequence[str], timeout: float = 5.0) -> GroupLag:
     """Raises KafkaException when the cluster does not answer a question within `timeout` seconds."""
     config = connection_config(settings) | {"log_level": 0}
-    consumer = Consumer(config | {"group.id": group, "enable.auto.commit": False})
+    reading = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer(config | reading | {"auto.offset.reset": "earliest"})
     try:
         known = {name: each for name, each in consumer.list_topics(timeout=timeout).topics.items() if not each.error}
         partitions = [TopicPartition(topic, n) for topic in topics if topic in known for n in known[topic].partitions]
-        waiting = _waiting(consumer, partitions, timeout)
+        places = _where_the_group_goes_on(consumer, partitions, timeout)
+        waiting = _first_records(consumer, places, timeout)
+        published = [record.timestamp()[1] / 1000 for record in waiting]
         return GroupLag(
-            lag=sum(waiting.values()),
+            lag=sum(_from_here_to_the_end(consumer, record, timeout) for record in waiting),
             missing_topics=tuple(topic for topic in topics if topic not in known),
-            waiting_seconds=_age_of_the_oldest(consumer, list(waiting), timeout) if waiting else None,
+            waiting_seconds=max(0.0, time() - min(published)) if waiting else None,
             members=_members(AdminClient(config), group, timeout) if waiting else None,
         )
     finally:
         consumer.close()
 
 
-def _waiting(consumer: Consumer, partitions: list[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-    """Where the group will go on, and how many records are there. A group without an offset, or with one that is
-    out of range, begins at the start."""
-    waiting = {}
-    for committed in consumer.committed(partitions, timeout=timeout) if partitions else []:
-        low, high = consumer.get_watermark_offsets(committed, timeout=timeout)
-        begin = committed.offset if low <= committed.offset <= high else low
-        if begin < high:
-            waiting[TopicPartition(committed.topic, committed.partition, begin)] = high - begin
-    return waiting
+def _where_the_group_goes_on(
+    consumer: Consumer, partitions: list[TopicPartition], timeout: float
+) -> list[TopicPartition]:
+    committed = consumer.committed(partitions, timeout=timeout) if partitions else []
+    return [
+        TopicPartition(each.topic, each.partition, OFFSET_BEGINNING if each.offset < 0 else each.offset)
+        for each in committed
+    ]
 
 
-def _age_of_the_oldest(consumer: Consumer, places: list[TopicPartition], timeout: float) -> float | None:
-    """Seconds since the first record of each partition was published; the largest of those read in time."""
-    until, published = monotonic() + timeout, []
-    for place in places:
-        consumer.assign([place])
-        message = consumer.poll(max(0.0, until - monotonic()))
-        if message is not None and message.error() is None:
-            published.append(message.timestamp()[1] / 1000)
-    return max(0.0, time() - min(published)) if published else None
+def _first_records(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Message]:
+    """The first record that the group has not taken, of each partition that has one.
+
+    A record is looked for rather than trusting the end that the broker names: an offset may lie beyond it.
+    """
+    consumer.assign(places)
+    unknown, found, until = {(place.topic, place.partition) for place in places}, [], monotonic() + timeout
+    while unknown and (message := consumer.poll(max(0.0, until - monotonic()))) is not None:
+        place = (message.topic(), message.partition())
+        if message.error() is None and place in unknown:
+            found.append(message)
+        unknown.discard(place)
+    return found
+
+
+def _from_here_to_the_end(consumer: Consumer, record: Message, timeout: float) -> int:
+    place = TopicPartition(str(record.topic()), record.partition() or 0)
+    _, high = consumer.get_watermark_offsets(place, timeout=timeout)
+    return int(max(1, high - (record.offset() or 0)))
 
 
 def _members(admin: AdminClient, group: str, timeout: float) -> int | None:

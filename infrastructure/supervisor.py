@@ -64,9 +64,8 @@ class Loop:
 
 
 def stop_on_signals() -> Event:
-    """An Event that SIGTERM or SIGINT sets. Call it from the main thread."""
+    """An Event that SIGTERM, SIGINT or SIGHUP (a closed terminal) sets. Call it from the main thread."""
     stop = Event()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: stop.set())
     return stop

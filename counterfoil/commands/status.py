@@ -9,7 +9,7 @@ import typer
 from counterfoil.output import complain, print_json, print_table
 from infrastructure.health import RelayHealth, relay_health
 from infrastructure.postgres import connect
-from infrastructure.settings import Settings, SettingsError
+from infrastructure.settings import PREFIX, Settings, SettingsError
 from projections.health import ProjectionHealth, projection_health
 from projections.loading import all_projections
 
@@ -40,6 +40,8 @@ def examine(settings: Settings) -> tuple[list[RelayHealth], list[ProjectionHealt
     for loaded in all_projections():
         with suppress(SettingsError):
             projections.append(projection_health(settings, loaded.name, loaded.dsn(), loaded.projection))
+    if settings.store_dsn is None and not projections:
+        raise SettingsError((PREFIX + "STORE_DSN", PREFIX + "INVENTORY_DSN"), "no database is given")
     return relays, projections
 
 
