@@ -1,5 +1,7 @@
 """Show the whole way of orders on embedded services, and that all of them arrive."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -26,7 +28,7 @@ def demo(
     """
     stop = stop_on_signals()
     err.print("starting PostgreSQL, a Kafka-protocol broker in memory, two relays and two inventory runners")
-    with open_house() as house:
+    with open_house() as house, _link(house, keep):
         shop = Shop(orders)
         shop.fill_stock(house.inventory_dsn)
         err.print(f"{WRITERS} writers place {orders:,} orders, which makes {shop.events:,} events")
@@ -60,11 +62,23 @@ def show(account: Account) -> None:
     out.print("[green]Balanced.[/green]" if account.balanced else "[red]NOT BALANCED.[/red]")
 
 
-def stay(house: House, stop: Event) -> None:
-    house.write_env(ENV_FILE)
-    out.print(f"All is up. In another shell: [bold]. {ENV_FILE}[/bold]  (Ctrl-C here ends it)")
+@contextmanager
+def _link(house: House, keep: bool) -> Iterator[None]:
+    """Before the work, so that a folder that cannot be used is said at once."""
+    if keep:
+        try:
+            house.link_env(ENV_FILE)
+        except OSError as error:
+            complain(f"--keep writes {ENV_FILE.absolute()}, which cannot be: {error}")
+            raise typer.Exit(1) from None
     try:
-        while not stop.wait(1.0):
-            house.check()
+        yield
     finally:
-        ENV_FILE.unlink(missing_ok=True)
+        if keep:
+            ENV_FILE.unlink(missing_ok=True)
+
+
+def stay(house: House, stop: Event) -> None:
+    out.print(f"All is up. In another shell, in this folder: [bold]. {ENV_FILE}[/bold]  (Ctrl-C here ends it)")
+    while not stop.wait(1.0):
+        house.check()

@@ -35,10 +35,12 @@ class DemoFailed(CounterfoilError):
 
 @dataclass
 class House:
-    """env: where everything is. processes: those that should be running, by command and number."""
+    """env: where everything is. logs: a folder that is gone when we are, however we end. processes: those that
+    should be running, by command and number."""
 
     env: Mapping[str, str]
     logs: Path
+    services: Mapping[str, EmbeddedPostgres | EmbeddedBroker]
     processes: dict[str, Child] = field(default_factory=dict)
     _started: int = 0
 
@@ -76,7 +78,10 @@ class House:
         return next(name for name in self.processes if name.startswith(RUNNER[0]))
 
     def check(self) -> None:
-        """Raises DemoFailed when a process has ended by itself."""
+        """Raises DemoFailed when a process or a service has ended by itself."""
+        for name, service in self.services.items():
+            if not service.running:
+                raise DemoFailed(f"{name} has ended", self.log_tails())
         for name, process in self.processes.items():
             if not process.running:
                 raise DemoFailed(f"{name} has ended with code {process.returncode}", process.log_tail())
@@ -84,12 +89,17 @@ class House:
     def log_tails(self) -> str:
         return "\n".join(f"--- {name}\n{process.log_tail()}" for name, process in self.processes.items())
 
-    def write_env(self, path: Path) -> None:
-        """A file to source in another shell. It holds the embedded services' passwords: for its owner only."""
+    def link_env(self, path: Path) -> None:
+        """A link to a file to source in another shell. The file goes with us; it holds the embedded services'
+        passwords and is for its owner only. Raises FileExistsError when another demo is up in the same folder."""
         path.parent.mkdir(exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()))
+        if path.exists():
+            raise FileExistsError(f"{path} belongs to a demo that is still up: stop that one, or use another folder")
+        path.unlink(missing_ok=True)  # a link that a killed demo left behind leads nowhere
+        file = self.logs / "env"
+        file.touch(mode=0o600)
+        file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()))
+        path.symlink_to(file)
 
     def stop(self) -> None:
         """All are told first, then each is waited for."""
@@ -116,7 +126,7 @@ def open_house() -> Iterator[House]:
         }
         migrate(env["COUNTERFOIL_STORE_DSN"], STORE_MIGRATIONS)
         migrate(env["COUNTERFOIL_INVENTORY_DSN"], MIGRATIONS)
-        house = House(env, logs)
+        house = House(env, logs, {"PostgreSQL": postgres, "the broker": broker})
         stack.callback(house.stop)
         for command in (RELAY, RELAY, RUNNER, RUNNER):
             house.start(command)

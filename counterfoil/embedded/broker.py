@@ -61,6 +61,10 @@ class EmbeddedBroker:
         """Process id of the broker, our direct child."""
         return self._server.pid if self._server else None
 
+    @property
+    def running(self) -> bool:
+        return self._server is not None and self._server.running
+
     def start(self, within: float = 20.0) -> None:
         """Start empty, and return once it listens. Raises ServiceBinariesMissing or ServiceFailed."""
         program = _program()

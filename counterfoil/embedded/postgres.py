@@ -81,6 +81,10 @@ class EmbeddedPostgres:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.dsn(name)
 
+    @property
+    def running(self) -> bool:
+        return self._server is not None and self._server.running
+
     def start(self, within: float = 60.0) -> None:
         """Start, and return once it answers. Raises ServiceBinariesMissing or ServiceFailed."""
         deadline = time.monotonic() + within
