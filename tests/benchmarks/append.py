@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from domain.orders.commands import LineItem, PlaceOrder
 from domain.orders.order import Order
 from infrastructure.event_store import store_env
 from tests.benchmarks.harness import Comparison, Contender
+from tests.benchmarks.pgbench import inserts_per_second, pgbench_program
 
 SAVES = 2_000
 LINES = (LineItem(sku="pen", quantity=2, unit_price_minor=345),)
@@ -97,6 +99,25 @@ def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
             ),
             ">= 2.5",
             rounds=3,
+        )
+        yield from shares_of_pgbench(ours, store_dsn)
+
+
+def shares_of_pgbench(ours: Orders, dsn: str) -> Iterator[Comparison]:
+    """The ratio is the share of what the server does when nothing but the insert is asked of it."""
+    program = pgbench_program()
+    if program is None:
+        print("\nNo pgbench here: the share of its plain insert is not shown.")
+        return
+    event = ours.mapper.to_stored_event(our_order().collect_events()[0])
+    for clients in (1, 4, 16):
+        yield Comparison(
+            f"Append, {clients} threads, beside pgbench's plain insert with {clients} clients",
+            "saves/s",
+            (
+                Contender("pgbench", partial(inserts_per_second, program, dsn, clients, SAVES, event)),
+                Contender("counterfoil", partial(saves_per_second, ours, our_order, clients)),
+            ),
         )
 
 
