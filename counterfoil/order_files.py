@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from domain.errors import problems_of
 from domain.money import to_minor_units
 from domain.orders.commands import CancelOrder, LineItem, PlaceOrder
+from domain.strict_json import repeated_names
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,28 @@ class Entry:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What could not become part of a command. reason names fields and rules."""
+    """What could not become part of a command, at most one of these a line. reason names fields and rules.
+
+    whole: an order or a cancellation is refused by this, not only a row that may belong to one.
+    """
 
     line: int
     reason: str
+    whole: bool = True
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The header's names for what a CSV row must say. currency and time may be missing from the file."""
+    """The header's names for what a CSV row must say. What is named here must be in the file; where currency
+    or time is empty, the column of our name is read if there is one."""
 
     order_id: str = "order_id"
     customer_id: str = "customer_id"
     sku: str = "sku"
     quantity: str = "quantity"
     unit_price: str = "unit_price"
-    currency: str = "currency"
-    time: str = "time"
+    currency: str = ""
+    time: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,27 +66,48 @@ class CsvLayout:
 
 
 class HeaderError(ValueError):
-    """The first line is no CSV header, or lacks columns; the text names them."""
+    """The first line is no CSV header; the text says why."""
+
+
+class MissingColumns(HeaderError):
+    """The header lacks columns; the text names them and those it has."""
+
+
+def names_of_columns() -> tuple[str, ...]:
+    """Our names, in the order in which to show them."""
+    return tuple(each.name for each in fields(Columns))
 
 
 def read_json_lines(lines: Iterable[bytes]) -> Iterator[Entry | Refusal]:
-    """Blank lines are passed over. Order of the file is kept."""
+    """Blank lines are passed over. Order of the file is kept. Reasons name fields as the file does."""
     for number, line in enumerate(lines, start=1):
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if not text.strip():
             continue
         try:
-            yield Entry(number, PlaceOrder.model_validate_json(text))
+            command = PlaceOrder.model_validate_json(text)
         except ValidationError as error:
-            yield Refusal(number, _reason(error))
+            yield Refusal(number, problems_of(error, name=_as_in_json))
+            continue
+        repeated = repeated_names(text)
+        yield (
+            Refusal(number, f"{repeated} field names occur twice in one object") if repeated else Entry(number, command)
+        )
 
 
 def read_csv(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[Entry | Refusal]:
     """Rows of one order are put together wherever they stand in the file, which is held in memory for that.
 
-    An order one of whose rows is refused is refused whole: half an order is a wrong order. Cancellations come
-    after all orders, so that a second reading of the same file changes nothing. Raises HeaderError.
+    An order one of whose rows is refused is refused whole: half an order is a wrong order. Refusals come first,
+    by line; then orders; then cancellations, so that a second reading of the same file changes nothing.
+    Raises HeaderError before anything else.
     """
+    found = list(_read_csv(lines, layout))
+    yield from sorted((each for each in found if isinstance(each, Refusal)), key=lambda refusal: refusal.line)
+    yield from (each for each in found if isinstance(each, Entry))
+
+
+def _read_csv(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[Entry | Refusal]:
     orders: dict[str, _Draft] = {}
     cancellations: dict[str, Entry | Refusal] = {}
     for row in _rows(lines, layout):
@@ -88,11 +116,9 @@ def read_csv(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[Entry | Refu
         elif layout.cancel_prefix and row.order_id.startswith(layout.cancel_prefix):
             cancellations.setdefault(row.order_id, _cancellation(row, layout))
         else:
-            refusal = orders.setdefault(row.order_id, _Draft(row)).add(row, layout)
-            if refusal:
-                yield refusal
+            orders.setdefault(row.order_id, _Draft(row)).add(row, layout)
     for draft in orders.values():
-        yield draft.finished(layout)
+        yield from draft.refusals() or [draft.finished(layout)]
     yield from cancellations.values()
 
 
@@ -116,21 +142,27 @@ class _Draft:
 
     first: _Row
     items: list[LineItem] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
 
-    def add(self, row: _Row, layout: CsvLayout) -> Refusal | None:
+    def add(self, row: _Row, layout: CsvLayout) -> None:
         try:
             self._must_belong(row)
             self.items.append(_line_item(row, _currency(row, layout)))
         except ValueError as error:
-            self.refused.append(row.line)
-            return Refusal(row.line, _reason(error))
-        return None
+            self.refused[row.line] = _reason(error)
+
+    def refusals(self) -> list[Refusal]:
+        """One for each refused row, and one for the order, which stands at its first line."""
+        if not self.refused:
+            return []
+        first, rows = self.first.line, dict(self.refused)
+        left_out = f"order {self.first.order_id!r} is left out"
+        others = [str(line) for line in rows if line != first]
+        because = f" because of line {', '.join(others)}" if first not in rows else ""
+        reason = "; ".join(filter(None, (rows.pop(first, ""), left_out + because)))
+        return [Refusal(first, reason), *(Refusal(line, text, whole=False) for line, text in rows.items())]
 
     def finished(self, layout: CsvLayout) -> Entry | Refusal:
-        if self.refused:
-            lines = ", ".join(map(str, self.refused))
-            return Refusal(self.first.line, f"order {self.first.order_id!r} is left out because of line {lines}")
         try:
             command = PlaceOrder(
                 order_id=self.first.order_id,
@@ -161,13 +193,13 @@ def _rows(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[_Row | Refusal]
         try:
             cells = _cells(line)
         except _NO_CSV as error:
-            yield Refusal(number, f"not a CSV row in UTF-8: {error.__class__.__name__}")
+            yield Refusal(number, f"not a CSV row in UTF-8: {error.__class__.__name__}", whole=False)
             continue
         if len(cells) != len(header):
-            yield Refusal(number, f"{len(cells)} fields where the header has {len(header)}")
+            yield Refusal(number, f"{len(cells)} fields where the header has {len(header)}", whole=False)
             continue
         texts = {name: "" if place is None else cells[place].strip() for name, place in places.items()}
-        yield _Row(number, **texts) if texts["order_id"] else Refusal(number, "order_id is missing")
+        yield _Row(number, **texts) if texts["order_id"] else Refusal(number, "order_id is missing", whole=False)
 
 
 _NO_CSV = (csv.Error, UnicodeDecodeError)
@@ -175,9 +207,12 @@ _NO_CSV = (csv.Error, UnicodeDecodeError)
 
 def _header(line: bytes) -> list[str]:
     try:
-        return _cells(line)
+        header = _cells(line)
     except _NO_CSV as error:
         raise HeaderError(f"The header is not CSV in UTF-8 ({type(error).__name__})") from None
+    if not any(header):
+        raise HeaderError("There is no header: the file or its first line is empty")
+    return header
 
 
 def _cells(line: bytes) -> list[str]:
@@ -185,12 +220,18 @@ def _cells(line: bytes) -> list[str]:
 
 
 def _places(header: list[str], layout: CsvLayout) -> dict[str, int | None]:
-    """Where each of our columns stands; currency and time may be nowhere."""
-    wanted = {each.name: getattr(layout.columns, each.name) for each in fields(Columns)}
-    optional = {"time"} | ({"currency"} if layout.currency else set())
-    missing = [wanted[name] for name in wanted if name not in optional and wanted[name] not in header]
+    """Where each of our columns stands; currency and time may be nowhere unless they were named."""
+    named = {name: getattr(layout.columns, name) for name in names_of_columns()}
+    optional = {name for name in ("time", "currency") if not named[name]}
+    if not layout.currency:
+        optional.discard("currency")
+    wanted = {name: text or name for name, text in named.items()}
+    missing = [text for name, text in wanted.items() if name not in optional and text not in header]
     if missing:
-        raise HeaderError(f"The header has no column {', '.join(missing)}; it has {', '.join(header)}")
+        raise MissingColumns(f"The header has no column {', '.join(missing)}; it has {', '.join(header)}")
+    twice = [text for text in wanted.values() if header.count(text) > 1]
+    if twice:
+        raise HeaderError(f"The header has more than one column {', '.join(twice)}")
     return {name: header.index(text) if text in header else None for name, text in wanted.items()}
 
 
@@ -216,6 +257,15 @@ def _currency(row: _Row, layout: CsvLayout) -> str:
     return row.currency or layout.currency
 
 
+def check_time_format(time_format: str) -> None:
+    """Raises ValueError when no text can be read by it."""
+    some_time = datetime(2000, 1, 2, 3, 4, 5, tzinfo=UTC)
+    try:
+        datetime.strptime(some_time.strftime(time_format), time_format)  # noqa: DTZ007
+    except (ValueError, re.error):  # the latter when a directive occurs twice
+        raise ValueError(f"{time_format!r} is no format that strptime can read") from None
+
+
 def _time(text: str, time_format: str) -> datetime | None:
     if not text:
         return None
@@ -229,3 +279,10 @@ def _time(text: str, time_format: str) -> datetime | None:
 def _reason(error: ValueError) -> str:
     """Names fields and rules; a value is quoted only where our own text does so."""
     return problems_of(error) if isinstance(error, ValidationError) else str(error)
+
+
+_IN_JSON = {name: to_camel(name) for model in (PlaceOrder, LineItem) for name in model.model_fields}
+
+
+def _as_in_json(name: str) -> str:
+    return _IN_JSON.get(name, name)

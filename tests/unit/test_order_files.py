@@ -7,11 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.order_files import Columns, CsvLayout, Entry, HeaderError, Refusal, read_csv, read_json_lines
+from counterfoil.order_files import (
+    Columns,
+    CsvLayout,
+    Entry,
+    HeaderError,
+    MissingColumns,
+    Refusal,
+    check_time_format,
+    read_csv,
+    read_json_lines,
+)
 from domain.orders.commands import CancelOrder, PlaceOrder
 
 RETAIL = CsvLayout(
-    columns=Columns("InvoiceNo", "CustomerID", "StockCode", "Quantity", "UnitPrice", "Currency", "InvoiceDate"),
+    columns=Columns("InvoiceNo", "CustomerID", "StockCode", "Quantity", "UnitPrice", time="InvoiceDate"),
     currency="GBP",
     time_format="%m/%d/%y %H:%M",
     cancel_prefix="C",
@@ -73,11 +83,11 @@ def test_a_cancelling_row_cancels_the_order_it_names_after_all_orders() -> None:
     ],
 )
 def test_a_bad_row_is_named_and_its_order_left_out_whole(row: str, reason: str) -> None:
-    refusal, left_out, other = retail(
+    left_out, refusal, other = retail(
         "536365,85123A,6,12/1/10 8:26,2.55,17850", row, "536367,22633,1,12/1/10 8:28,1.85,17850"
     )
     assert isinstance(refusal, Refusal)
-    assert refusal.line == 3
+    assert (refusal.line, refusal.whole) == (3, False)
     assert reason in refusal.reason
     assert left_out == Refusal(2, "order '536365' is left out because of line 3")
     assert placed(other).order_id == "536367"
@@ -99,6 +109,55 @@ def test_a_row_that_belongs_to_no_order_spoils_only_itself(row: str | bytes, rea
     assert placed(other).order_id == "536367"
 
 
+def test_an_order_whose_first_row_is_bad_is_refused_once_and_refusals_come_by_line() -> None:
+    good = "536365,85123A,6,12/1/10 8:26,2.55,17850"
+    *refusals, other = retail(
+        "536365,71053,x,12/1/10 8:26,3.39,17850", good, "1,2", "536365,71053,y,,1,17850", good.replace("65", "66")
+    )
+    assert refusals == [
+        Refusal(2, "quantity is not a whole number; order '536365' is left out"),
+        Refusal(4, "2 fields where the header has 6", whole=False),
+        Refusal(5, "quantity is not a whole number", whole=False),
+    ]
+    assert placed(other).order_id == "536366"
+
+
+@pytest.mark.parametrize("column", ["time", "currency"])
+def test_a_column_that_is_named_must_be_in_the_file(column: str) -> None:
+    header, row = "order_id,customer_id,sku,quantity,unit_price", "o-1,c,pen,1,1.00"
+    for name in (column, "Tmie"):
+        with pytest.raises(MissingColumns, match=name):
+            list(read_csv(lines(header, row), CsvLayout(Columns(**{column: name}), currency="EUR")))
+    (order,) = read_csv(lines(header, row), CsvLayout(currency="EUR"))
+    assert placed(order).placed_at is None
+
+
+def test_a_column_of_our_name_is_read_without_being_named() -> None:
+    header = "order_id,customer_id,sku,quantity,unit_price,currency,time"
+    (order,) = read_csv(lines(header, "o-1,c,pen,1,100,JPY,2026-01-02"), CsvLayout(currency="EUR"))
+    assert (placed(order).currency, placed(order).placed_at) == ("JPY", datetime(2026, 1, 2, tzinfo=UTC))
+
+
+def test_a_column_that_the_header_has_twice_is_a_header_error() -> None:
+    with pytest.raises(HeaderError, match="more than one column sku"):
+        list(
+            read_csv(
+                lines("order_id,customer_id,sku,sku,quantity,unit_price", "1,2,3,4,5,6"), CsvLayout(currency="EUR")
+            )
+        )
+
+
+@pytest.mark.parametrize("time_format", ["%Q", "%", "%d %d", "\udcff"])
+def test_a_time_format_that_reads_nothing_is_known_beforehand(time_format: str) -> None:
+    with pytest.raises(ValueError, match="strptime"):
+        check_time_format(time_format)
+
+
+@pytest.mark.parametrize("time_format", ["%m/%d/%y %H:%M", "%Y-%m-%dT%H:%M:%S%z", "%d %b %Y %I:%M %p", "%Y%m%d"])
+def test_a_time_format_that_reads_times_is_let_pass(time_format: str) -> None:
+    check_time_format(time_format)
+
+
 def test_a_wrong_time_is_refused() -> None:
     (refusal,) = retail("536365,85123A,6,2010-12-01,2.55,17850")
     assert refusal == Refusal(2, "time is not %m/%d/%y %H:%M")
@@ -115,9 +174,10 @@ def test_what_is_no_header_is_said_to_be_none(header: bytes) -> None:
         list(read_csv([header], RETAIL))
 
 
-def test_an_empty_file_is_a_header_error() -> None:
-    with pytest.raises(HeaderError):
-        list(read_csv([], RETAIL))
+@pytest.mark.parametrize("empty", [[], [b""], [b"\n"], [b"\xef\xbb\xbf"], [b",,\r\n"]])
+def test_an_empty_file_is_said_to_be_empty(empty: list[bytes]) -> None:
+    with pytest.raises(HeaderError, match="empty"):
+        list(read_csv(empty, RETAIL))
 
 
 ORDER = {
@@ -143,8 +203,25 @@ def test_each_json_line_is_an_order_and_a_bad_one_is_refused_by_its_line() -> No
     assert [each.line for each in (two, three, four)] == [3, 4, 5]
     assert all(isinstance(each, Refusal) for each in (two, three, four))
     assert "currency" in two.reason  # type: ignore[union-attr]
-    assert "order_id" in four.reason  # type: ignore[union-attr]
+    assert "orderId" in four.reason  # type: ignore[union-attr]
     assert placed(five).placed_at == datetime(2026, 9, 29, 10, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (json.dumps(ORDER)[:-1] + ', "customerId": "cus_2"}', "1 field names occur twice in one object"),
+        (json.dumps(ORDER).replace('"sku"', '"quantity": 1, "sku"'), "1 field names occur twice in one object"),
+        (
+            json.dumps(ORDER).replace("345", "-1"),
+            "lines.0.unitPriceMinor: Input should be greater than or equal to 0",
+        ),
+        (json.dumps(ORDER | {"currency": "eur"}), "currency: not an ISO 4217 currency code"),
+        (json.dumps(ORDER | {"order_no": 1}), "order_no: Extra inputs are not permitted"),
+    ],
+)
+def test_a_json_line_is_refused_in_the_words_of_the_file(line: str, reason: str) -> None:
+    assert list(read_json_lines(lines(line))) == [Refusal(1, reason)]
 
 
 # --- Whatever stands in a line -------------------------------------------------------------------------
