@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -88,11 +90,14 @@ C536383,35004C,SET OF 3 COLOURED  FLYING DUCKS,-1,12/1/10 9:49,4.65,15311,United
 536414,22139,,56,12/1/10 11:52,0,,United Kingdom
 """
 """Rows as in the public Online Retail data set, where a cancellation has a number of its own."""
-RETAIL_OPTIONS = (
-    *("--column", "order_id=InvoiceNo", "--column", "customer_id=CustomerID", "--column", "sku=StockCode"),
-    *("--column", "quantity=Quantity", "--column", "unit_price=UnitPrice", "--column", "time=InvoiceDate"),
-    *("--currency", "GBP", "--time-format", "%m/%d/%y %H:%M", "--cancel-prefix", "C"),
-)
+OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+
+
+def documented_import(file: Path) -> list[str]:
+    """The command as the documentation shows it, for this file."""
+    shown = re.search(r"^counterfoil (orders import (?:.*\\\n)+.*)$", OPERATIONS, re.MULTILINE)
+    assert shown
+    return [str(file) if each == "retail.csv" else each for each in shlex.split(shown[1].replace("\\\n", ""))]
 
 
 def test_importing_reports_each_bad_line_imports_the_rest_and_changes_nothing_the_second_time(
@@ -104,8 +109,8 @@ def test_importing_reports_each_bad_line_imports_the_rest_and_changes_nothing_th
         + "536366,22632,HAND WARMER RED POLKA DOT,-6,12/1/10 8:28,1.85,17850,United Kingdom\n"
         + "C536367,84879,ASSORTED COLOUR BIRD ORNAMENT,-32,12/1/10 9:41,1.69,13047,United Kingdom\n"
     )
-    first = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
-    second = counterfoil("orders", "import", str(file), *RETAIL_OPTIONS, "--json")
+    first = counterfoil(*documented_import(file), "--json")
+    second = counterfoil(*documented_import(file), "--json")
     assert (first.returncode, second.returncode) == (1, 1)
     summary = json.loads(first.stdout)
     refusals = {each["line"]: each["reason"] for each in summary.pop("refusals")}
