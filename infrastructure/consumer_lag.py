@@ -79,7 +79,10 @@ def _first_records(consumer: Consumer, places: list[TopicPartition], timeout: fl
     """
     consumer.assign(places)
     unknown, found, until = {(place.topic, place.partition) for place in places}, [], monotonic() + timeout
-    while unknown and (message := consumer.poll(max(0.0, until - monotonic()))) is not None:
+    while unknown:
+        message = consumer.poll(max(0.0, until - monotonic()))
+        if message is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         place = (message.topic(), message.partition())
         if message.error() is None and place in unknown:
             found.append(message)

@@ -1,14 +1,14 @@
 """How far a group is behind, and when that is a fault."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from time import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from counterfoil.embedded import EmbeddedBroker
-from infrastructure.consumer_lag import GroupLag, group_lag
+from infrastructure.consumer_lag import GroupLag, _first_records, group_lag
 from infrastructure.settings import Settings
 from tests.support.group import delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic
@@ -23,7 +23,8 @@ def orders(kafka: Kafka, topics: MakeTopic, unique_name: Callable[[str], str]) -
 
 
 def lag_of(group: Group, *more_topics: str) -> GroupLag:
-    return group_lag(Settings(kafka_bootstrap_servers=group.bootstrap), group.name, [group.topic, *more_topics])
+    settings = Settings(kafka_bootstrap_servers=group.bootstrap)
+    return group_lag(settings, group.name, [group.topic, *more_topics], timeout=20.0)  # a new broker takes its time
 
 
 def send_aged(group: Group, seconds: float, partition: int) -> None:
@@ -90,6 +91,14 @@ def test_a_missing_topic_is_a_fault_and_not_a_lag_of_nothing(orders: Group, uniq
     lag = lag_of(orders, missing)
     assert (lag.lag, lag.missing_topics) == (1, (missing,))
     assert missing in (lag.fault or "")
+
+
+@pytest.mark.kafka
+def test_a_partition_that_does_not_answer_in_time_is_not_taken_for_empty(orders: Group) -> None:
+    orders.send(b"1")
+    consumer = Consumer({"bootstrap.servers": orders.bootstrap, "group.id": orders.name})
+    with closing(consumer), pytest.raises(KafkaException):
+        _first_records(consumer, [TopicPartition(orders.topic, 0, 0)], timeout=0.0)
 
 
 def test_the_embedded_broker_answers_too() -> None:
