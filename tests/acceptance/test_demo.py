@@ -17,7 +17,7 @@ from counterfoil.demo.account import Account, draw_up
 from counterfoil.demo.house import open_house
 from counterfoil.demo.journey import travel
 from counterfoil.demo.shop import Shop
-from tests.support.processes import Programs
+from tests.support.processes import Programs, is_gone
 from tests.support.wait import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
         assert len(family) > 6, "the demo runs a database, a broker, relays and runners"
         demo.send(signal.SIGINT)
         assert demo.wait(within=30) == 1, "stopped before the account was drawn up"
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), within=20)
+        eventually(lambda: all(map(is_gone, family)), within=20)
 
 
 def descendants(pid: int) -> list[int]:

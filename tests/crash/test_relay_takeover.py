@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kafka import Kafka, MakeTopic
 from tests.support.parcels import Parcels, parcels_in
-from tests.support.processes import Program, Programs
+from tests.support.processes import Programs, state_of
 from tests.support.published import published
 from tests.support.relay_program import BEFORE_ACK, BEFORE_PRODUCE
 from tests.support.relays import checkpoint_of, in_order, relay_program, repeats_are_identical, steps
@@ -25,11 +25,6 @@ START = 20.0
 def parcels(store_dsn: str) -> Iterator[Parcels]:
     with parcels_in(store_dsn) as parcels:
         yield parcels
-
-
-def is_stopped(program: Program) -> bool:
-    with open(f"/proc/{program.pid}/stat") as stat:  # noqa: PTH123
-        return stat.read().rpartition(")")[2].split()[0] == "T"
 
 
 def test_two_relays_take_turns_one_at_a_time_and_the_second_takes_over_within_the_lease(
@@ -67,7 +62,7 @@ def test_a_relay_that_was_paused_before_it_sent_its_batch_sends_none_of_it_when_
         programs, store_dsn, kafka, topic, "--at", BEFORE_PRODUCE, "--signal", "STOP", relay_lease=LEASE
     )
     paused.wait_for_line("SIGSTOP before-produce", within=START)
-    eventually(lambda: is_stopped(paused))
+    eventually(lambda: state_of(paused.pid) == "T")
     parcels.move_all(["x"], times=3)
     second = relay_program(programs, store_dsn, kafka, topic, relay_lease=LEASE)
     eventually(lambda: checkpoint_of(store_dsn).position == 8, within=START + LEASE)
@@ -97,7 +92,7 @@ def test_a_relay_that_was_paused_with_messages_under_way_moves_no_checkpoint_and
         programs, store_dsn, kafka, topic, "--at", BEFORE_ACK, "--batch", "2", "--signal", "STOP", **settings
     )
     paused.wait_for_line("SIGSTOP before-ack", within=START)
-    eventually(lambda: is_stopped(paused))
+    eventually(lambda: state_of(paused.pid) == "T")
     relay_program(programs, store_dsn, kafka, topic, **settings)
     eventually(lambda: checkpoint_of(store_dsn).position == 30, within=START + LEASE)
     parcels.move_all(keys, times=10)

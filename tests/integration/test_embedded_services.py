@@ -20,17 +20,11 @@ from counterfoil.embedded import broker as broker_module
 from counterfoil.embedded import postgres_binaries as binaries_module
 from counterfoil.embedded.child import Account
 from tests.support.kafka import create_topic
-from tests.support.processes import Program, Programs
+from tests.support.processes import Program, Programs, is_gone
 from tests.support.wait import eventually
 
 PARENT = ("-m", "tests.support.services_parent")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-
-
-def _gone(pid: int) -> bool:
-    """Ended, whether or not its parent has taken note."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return state.stdout.strip()[:1] in ("", "Z")
 
 
 def _services_of(parent: Program) -> dict[str, Any]:
@@ -39,7 +33,7 @@ def _services_of(parent: Program) -> dict[str, Any]:
 
 
 def _nothing_left(services: dict[str, Any], folder: Path) -> bool:
-    return all(map(_gone, services["pids"])) and not list(folder.glob("counterfoil-*"))
+    return all(map(is_gone, services["pids"])) and not list(folder.glob("counterfoil-*"))
 
 
 # --- They end with whoever started them ---------------------------------------------------------------
@@ -52,7 +46,7 @@ def test_a_killed_parent_leaves_neither_servers_nor_data_behind(programs: Progra
     at_work.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1000000000)")
     parent.kill()
     eventually(lambda: _nothing_left(services, tmp_path))
-    assert _gone(at_work.info.backend_pid)
+    assert is_gone(at_work.info.backend_pid)
     at_work.close()
 
 

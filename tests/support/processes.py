@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,17 @@ from counterfoil.embedded.child import Account, Child
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def state_of(pid: int) -> str:
+    """The first letter of what `ps` says of it, on Linux and macOS: T is stopped, Z ended, and none no process."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()[:1]
+
+
+def is_gone(pid: int) -> bool:
+    """Ended, whether or not its parent has taken note."""
+    return state_of(pid) in ("", "Z")
 
 
 class Program(Child):
