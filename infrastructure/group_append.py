@@ -22,7 +22,7 @@ from infrastructure.postgres import Connection, StoreUnavailable
 INSERT_THOSE_THAT_ARE_NEW = """
     INSERT INTO stored_events (originator_id, originator_version, topic, state)
     SELECT originator_id, originator_version, topic, state
-    FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::bytea[])
+    FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::bytea[])
          WITH ORDINALITY AS new (originator_id, originator_version, topic, state, place)
     ORDER BY place
     ON CONFLICT ON CONSTRAINT stored_events_pkey DO NOTHING

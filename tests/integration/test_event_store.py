@@ -18,7 +18,7 @@ from domain.orders.application import Orders
 from domain.orders.commands import LineItem, PlaceOrder
 from infrastructure.event_reader import READ_EVENTS
 from infrastructure.event_store import LOAD_BACKWARDS, LOAD_FORWARDS, PostgresRecorder, store_env
-from infrastructure.postgres import Connection
+from infrastructure.postgres import Connection, Timeouts
 from infrastructure.settings import SettingsError
 from tests.support.stored_events import autocommit, burn, event, open_session, write
 from tests.support.wait import eventually
@@ -83,14 +83,14 @@ def test_of_many_who_place_the_same_order_at_once_one_stores_it(store_dsn: str) 
 
 
 class TracedRecorder(PostgresRecorder):
-    """Writes down each protocol message of its one connection."""
+    """Writes down each protocol message of its connections."""
 
     def __init__(self, dsn: str, trace: Path) -> None:
         self._trace = trace.open("a+")
         super().__init__(dsn, connections=1, patience=5)
 
-    def _connect(self) -> Connection:
-        connection = super()._connect()
+    def _connect(self, *timeouts: Timeouts) -> Connection:
+        connection = super()._connect(*timeouts)
         connection.pgconn.trace(self._trace.fileno())
         return connection
 

@@ -136,7 +136,7 @@ def test_the_row_of_another_writer_is_a_conflict_on_the_second_attempt_too(store
 def test_an_unknown_outcome_is_called_unknown_and_the_same_command_again_settles_it(store_dsn: str) -> None:
     with (
         proxied(store_dsn) as (proxy, through),
-        Orders(env=store_env(through, patience=0.5)) as orders,
+        Orders(env=store_env(make_conninfo(through, options="-c lock_timeout=30s"), patience=0.5)) as orders,
         autocommit(store_dsn) as gate,
     ):
         gate.execute(SLOW_COMMIT)
@@ -258,8 +258,8 @@ class RecorderWithOldSessions(PostgresRecorder):
 
     old = True
 
-    def _connect(self) -> Connection:
-        connection = super()._connect()
+    def _connect(self, *timeouts: Timeouts) -> Connection:
+        connection = super()._connect(*timeouts)
         if self.old:
             connection.execute("SET default_transaction_read_only = on")
         return connection
