@@ -13,6 +13,7 @@ from counterfoil.demo.house import House, open_house
 from counterfoil.demo.journey import travel
 from counterfoil.demo.shop import WRITERS, Shop
 from counterfoil.output import complain, err, out, print_table
+from infrastructure import logs
 from infrastructure.supervisor import stop_on_signals
 
 ENV_FILE = Path(".counterfoil/env")
@@ -27,6 +28,7 @@ def demo(
     Ends with an account by event id. Exit code 1 when it does not balance, or when stopped before.
     """
     stop = stop_on_signals()
+    logs.configure("text", "WARNING")  # what the processes do is in their own logs
     err.print("starting PostgreSQL, a Kafka-protocol broker in memory, two relays and two inventory runners")
     with open_house() as house, _link(house, keep):
         shop = Shop(orders)

@@ -1,16 +1,25 @@
 """A consumer group seen from outside."""
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 _SECONDS = 20.0
+_NO_COORDINATOR_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int | None:
-    """The group's committed offset, None when it has none."""
+    """The group's committed offset, None when it has none, or when the broker is still finding its coordinator."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         [position] = consumer.committed([TopicPartition(topic, partition)], timeout=_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() not in _NO_COORDINATOR_YET:
+            raise
+        return None
     finally:
         consumer.close()
     return position.offset if position.offset >= 0 else None
