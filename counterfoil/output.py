@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
@@ -22,13 +23,29 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = Table(*columns, title=title, title_justify="left", title_style="bold")
+    """Nothing is cut off: a cell that is too wide for the terminal is folded, and a pipe is as wide as the table."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    out.print(table)
+    console = out if out.is_terminal else Console(width=_ANY_WIDTH)
+    console.print(table, soft_wrap=False)
+
+
+_ANY_WIDTH = 100_000
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
+    """One field a line; of a list, one item a line."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        out.print(Text(f"{name:<{width}}  {'' if value is None else value}"))
+        items = value if isinstance(value, list) else [value]
+        for label, item in zip_longest([name], items, fillvalue=""):
+            out.print(Text(f"{label:<{width}}  {_readable(item)}"))
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
