@@ -118,7 +118,7 @@ def _read_csv(lines: Iterable[bytes], layout: CsvLayout) -> Iterator[Entry | Ref
         else:
             orders.setdefault(row.order_id, _Draft(row)).add(row, layout)
     for draft in orders.values():
-        yield from draft.refusals() or [draft.finished(layout)]
+        yield from draft.outcome(layout)
     yield from cancellations.values()
 
 
@@ -151,10 +151,14 @@ class _Draft:
         except ValueError as error:
             self.refused[row.line] = _reason(error)
 
-    def refusals(self) -> list[Refusal]:
+    def outcome(self, layout: CsvLayout) -> Iterator[Entry | Refusal]:
+        if self.refused:
+            yield from self._refusals()
+        else:
+            yield self._finished(layout)
+
+    def _refusals(self) -> list[Refusal]:
         """One for each refused row, and one for the order, which stands at its first line."""
-        if not self.refused:
-            return []
         first, rows = self.first.line, dict(self.refused)
         left_out = f"order {self.first.order_id!r} is left out"
         others = [str(line) for line in rows if line != first]
@@ -162,7 +166,7 @@ class _Draft:
         reason = "; ".join(filter(None, (rows.pop(first, ""), left_out + because)))
         return [Refusal(first, reason), *(Refusal(line, text, whole=False) for line, text in rows.items())]
 
-    def finished(self, layout: CsvLayout) -> Entry | Refusal:
+    def _finished(self, layout: CsvLayout) -> Entry | Refusal:
         try:
             command = PlaceOrder(
                 order_id=self.first.order_id,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from counterfoil import arguments
 from counterfoil.output import complain, print_json, print_table
 from infrastructure.postgres import Connection, connect
 from infrastructure.settings import projection_dsn
@@ -32,8 +33,12 @@ def set_(sku: str, on_hand: Annotated[int, typer.Argument(help="Pieces on hand, 
 
 @app.command()
 def show(
-    order: Annotated[str | None, typer.Option(help="Show what became of this order instead.")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the order to arrive.")] = 0.0,
+    order: Annotated[
+        str | None, typer.Option(help="Show what became of this order instead.", callback=arguments.identifier)
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the order to arrive.", callback=arguments.seconds_to_wait)
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the stock, or with --order what inventory made of an order. Exit code 1 when it has not arrived."""

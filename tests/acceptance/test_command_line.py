@@ -56,7 +56,7 @@ def test_an_order_is_placed_shown_placed_again_and_cancelled(counterfoil: Run) -
     [
         (("orders", "show", "ord_404"), 1, "no order"),
         (("orders", "cancel", "ord_404", "--reason", "x"), 1, "unknown_order"),
-        (("orders", "place", "ord_2", "--customer", "", "--line", "pen:1:1"), 1, "customer_id"),
+        (("orders", "place", "ord_2", "--customer", "", "--line", "pen:1:1"), 2, "--customer"),
         (("orders", "place", "ord_2", "--customer", "c", "--line", "pen"), 2, "SKU:QUANTITY:UNIT_PRICE"),
         (("orders", "place", "ord_2", "--customer", "c", "--line", "pen:1:1.005"), 2, "decimals"),
         (("orders", "place", "ord_2"), 2, "--customer"),
