@@ -93,8 +93,7 @@ class Appender:
                         return _append(connection, events, in_doubt)
                     except psycopg.Error as error:
                         in_doubt = in_doubt or may_be_stored(connection, error)
-                        if not connection.closed and error.sqlstate == "25006":
-                            connection.close()  # a standby now: the next connection looks for the primary
+                        drop_if_read_only(connection, error)
                         raise
             except (psycopg.Error, StoreUnavailable) as error:
                 if not is_transient(error):
@@ -107,6 +106,12 @@ class Appender:
 def may_be_stored(connection: Connection, error: psycopg.Error) -> bool:
     """An error that ends the session may come after the commit. Any other undoes the statement, and says so."""
     return connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+
+
+def drop_if_read_only(connection: Connection, error: psycopg.Error) -> None:
+    """The server has become a standby: the next connection looks for the primary."""
+    if error.sqlstate == "25006":
+        connection.close()
 
 
 def _append(connection: Connection, events: Sequence[StoredEvent], in_doubt: bool) -> list[int]:

@@ -14,7 +14,7 @@ import psycopg
 from eventsourcing.persistence import IntegrityError, StoredEvent
 
 from infrastructure import metrics
-from infrastructure.append import Appender, columns, may_be_stored
+from infrastructure.append import Appender, columns, drop_if_read_only, may_be_stored
 from infrastructure.fork import in_each_forked_child
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable
@@ -119,7 +119,9 @@ class GroupAppender:
                 rows = connection.execute(INSERT_THOSE_THAT_ARE_NEW, values, prepare=True, binary=True).fetchall()
             except psycopg.Error as error:
                 metrics.APPENDS.labels("group_failed").inc(len(group))
-                return [_GoOnAlone(may_be_stored(connection, error))] * len(group)
+                in_doubt = may_be_stored(connection, error)
+                drop_if_read_only(connection, error)
+                return [_GoOnAlone(in_doubt)] * len(group)
         metrics.APPENDS.labels("stored").inc(len(rows))
         metrics.APPENDS.labels("conflict").inc(len(group) - len(rows))
         positions = {(originator_id, version): position for originator_id, version, position in rows}

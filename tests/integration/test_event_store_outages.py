@@ -17,6 +17,7 @@ from domain.orders.application import Orders
 from infrastructure.append import CommitOutcomeUnknown
 from infrastructure.event_store import PostgresRecorder, store_env
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
+from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect
 from tests.integration.test_event_store import order
 from tests.support.stored_events import autocommit, event, open_session, proxied
@@ -265,11 +266,18 @@ class RecorderWithOldSessions(PostgresRecorder):
         return connection
 
 
+def is_read_only(pool: Pool) -> bool:
+    with pool.connection() as connection:
+        return connection.execute("SHOW transaction_read_only").fetchone() == ("on",)
+
+
 def test_a_session_that_stays_read_only_is_dropped(store_dsn: str) -> None:
-    with contextlib.closing(RecorderWithOldSessions(store_dsn, connections=2, patience=5)) as recorder:
-        assert recorder.select_events("a") == []
+    with contextlib.closing(RecorderWithOldSessions(store_dsn, connections=2, patience=0)) as recorder:
+        with pytest.raises(StoreUnavailable):
+            recorder.insert_events([event("a")])
         recorder.old = False
         assert recorder.insert_events([event("a")])
+        assert not any(is_read_only(pool) for pool in (recorder._pool, recorder._appender._pool))
 
 
 # --- One connection -----------------------------------------------------------------------------------
