@@ -88,5 +88,5 @@ def test_for_programs_the_answer_is_json_and_nothing_else_on_standard_output(sto
 def test_a_database_that_is_no_store_is_a_plain_error(check: Check, empty_dsn: str) -> None:
     result = check(dsn=empty_dsn)
     assert result.returncode == 1
-    assert "42P01" in result.stderr
+    assert "counterfoil db migrate" in result.stderr
     assert "Traceback" not in result.stderr
