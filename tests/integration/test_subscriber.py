@@ -48,12 +48,16 @@ def test_a_record_arrives_as_it_was_sent(group: MakeGroup) -> None:
 
 
 def test_headers_that_the_client_cannot_read_do_not_cost_the_record(group: MakeGroup) -> None:
+    """Also not after many good ones, when the interpreter has found shortcuts for what it does often."""
     orders = group()
-    send_with_header_name(orders.bootstrap, orders.topic, b"1", b"\xff\xfe")
-    send_with_header_name(orders.bootstrap, orders.topic, b"2", b"name")
-    bad, good = receive(orders.member(), 2)
-    assert (bad.value, bad.headers) == (b"1", ())
-    assert (good.value, good.headers) == (b"2", (("name", b"x"),))
+    for number in range(200):
+        orders.sender.send(orders.topic, b"%d" % number, headers=(("name", b"x"),))
+    orders.sender.flush()
+    send_with_header_name(orders.bootstrap, orders.topic, b"bad", b"\xff\xfe")
+    send_with_header_name(orders.bootstrap, orders.topic, b"good", b"name")
+    *_, bad, good = receive(orders.member(), 202)
+    assert (bad.value, len(bad.headers)) == (b"bad", 0)
+    assert (good.value, good.headers) == (b"good", (("name", b"x"),))
 
 
 def test_a_group_without_offsets_begins_with_the_first_record(group: MakeGroup) -> None:
