@@ -20,6 +20,7 @@ from counterfoil.embedded import broker as broker_module
 from counterfoil.embedded import postgres_binaries as binaries_module
 from counterfoil.embedded.child import Account
 from tests.support.kafka import create_topic
+from tests.support.missing import skip_unless_ci
 from tests.support.processes import Program, Programs, is_gone
 from tests.support.wait import eventually
 
@@ -183,7 +184,7 @@ def test_a_failed_start_says_why(tmp_path: Path) -> None:
 def test_without_the_wheel_the_server_of_debian_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries_module, "_WHEEL", "not_installed")
     if binaries_module._of_debian() is None:
-        pytest.skip("this machine has no PostgreSQL of Debian's")
+        skip_unless_ci("this machine has no PostgreSQL of Debian's")
     with EmbeddedPostgres() as postgres, psycopg.connect(postgres.dsn()) as connection:
         assert "Debian" in str(connection.execute("SELECT version()").fetchone())
 

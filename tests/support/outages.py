@@ -5,10 +5,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from tests.support.apache_kafka import RealKafka
 from tests.support.kafka_programs import NoKafka, find_kafka_programs
+from tests.support.missing import skip_unless_ci
 
 
 @contextmanager
@@ -16,7 +15,7 @@ def breakable_kafka() -> Iterator[RealKafka]:
     """A broker for the tests of one module to freeze, stop and kill; each leaves it running."""
     programs = find_kafka_programs()
     if isinstance(programs, NoKafka):
-        pytest.skip(f"needs an Apache Kafka of its own: {programs.reason}")
+        skip_unless_ci(f"this needs an Apache Kafka of its own: {programs.reason}")
     with RealKafka(programs) as broker:
         yield broker
 
