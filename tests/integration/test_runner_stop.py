@@ -1,6 +1,5 @@
 """Real processes that are told to stop, or killed, at the worst moment."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from tests.support.group import committed
 from tests.support.inventory import connected, count
 from tests.support.kafka import Kafka, MakeTopic, create_topic
 from tests.support.messages import Sender, placed
+from tests.support.outages import frozen
 from tests.support.processes import Program, Programs
 from tests.support.proxy import TcpProxy
 from tests.support.tally import CREATE, tally
@@ -150,13 +150,9 @@ def test_told_to_stop_while_kafka_is_silent_it_does_not_wait_for_it(
     house.send(1)
     program = house.start("slowly")
     program.wait_for_line("handling ord_0")
-    assert own_kafka.pid is not None
-    os.kill(own_kafka.pid, signal.SIGSTOP)  # before the offset of what is being handled
-    try:
+    with frozen(own_kafka):  # before the offset of what is being handled
         program.wait_for_line("handled ord_0")
         stop(program)
-    finally:
-        os.kill(own_kafka.pid, signal.SIGCONT)
     assert len(house.applied) == 1
 
 

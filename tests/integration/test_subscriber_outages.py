@@ -1,9 +1,7 @@
 """A broker that dies, or that stops answering without dying."""
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from time import monotonic
 
 import pytest
@@ -13,6 +11,7 @@ from infrastructure.subscriber import LEAVE_SECONDS
 from tests.support.apache_kafka import RealKafka
 from tests.support.faulty_broker import OFFSET_COMMIT, REBALANCE_IN_PROGRESS, FaultyBroker
 from tests.support.kafka import create_topic
+from tests.support.outages import frozen
 from tests.support.subscribing import Group, receive, values
 from tests.support.wait import eventually
 
@@ -22,17 +21,6 @@ def orders(own_kafka: RealKafka) -> Iterator[Group]:
     create_topic(own_kafka.bootstrap, "orders")
     with ExitStack() as stack:
         yield Group(own_kafka.bootstrap, "group", "orders", stack)
-
-
-@contextmanager
-def frozen(kafka: RealKafka) -> Iterator[None]:
-    """It keeps its connections and says nothing."""
-    assert kafka.pid is not None
-    os.kill(kafka.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(kafka.pid, signal.SIGCONT)
 
 
 def test_no_call_waits_long_for_a_frozen_broker(own_kafka: RealKafka, orders: Group) -> None:

@@ -25,6 +25,8 @@ def frozen(broker: RealKafka) -> Iterator[None]:
     """It does not answer, and its connections stay open."""
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGSTOP)
+    # Its threads stop one after another; until the last one has, it may still answer.
+    os.waitid(os.P_PID, broker.pid, os.WSTOPPED | os.WNOWAIT)
     try:
         yield
     finally:
