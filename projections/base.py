@@ -1,7 +1,7 @@
 """What a projection is: its name, the contracts it reads, and what each of them changes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -41,6 +41,9 @@ class Projection(ABC):
 
     contracts: tuple[type[Contract], ...]
 
+    version: int = 1
+    """Of what its rows mean. Raise it with a change after which the rows must be built anew from all events."""
+
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted({contract.topic for contract in self.contracts}))
@@ -60,3 +63,23 @@ class Projection(ABC):
         few times and then quarantined. What can be foreseen is no error but a fact to record, or a
         Quarantine to return; what was written before that answer is not kept.
         """
+
+
+class BatchProjection(Projection):
+    """A projection that applies the events of a transaction together, in a few statements instead of some for each.
+
+    Everything promised to a Projection holds. What it must keep itself: the outcome is the same as if the
+    events had been applied one by one, in their order.
+    """
+
+    @abstractmethod
+    def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Quarantine]:
+        """Applies the events through `tx`, without commit or rollback; no event id occurs twice among them.
+
+        Returns, by event id, those that can never be applied; then nothing that was written is kept, and
+        it is called again with the others. Raising is for the whole batch what it is for one event in
+        `handle`; when it is not waited out, it is called again with fewer events until the culprit stands alone.
+        """
+
+    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+        return self.handle_batch((contract,), tx).get(contract.event_id)

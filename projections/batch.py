@@ -1,6 +1,6 @@
 """One batch in one transaction: what can be applied is applied, what never can be is parked, or nothing happened."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import psycopg
@@ -8,7 +8,7 @@ from psycopg import Connection
 
 from domain.contracts import Contract
 from infrastructure.record import Record
-from projections.base import Projection, Quarantine
+from projections.base import BatchProjection, Projection, Quarantine
 from projections.decoding import Category, Faulty
 from projections.inbox import claim
 from projections.quarantine import Parked, park
@@ -43,9 +43,10 @@ def apply_batch(
 ) -> Outcome:
     """Applies the batch in order, in one transaction of its own. After an error nothing of it has happened.
 
-    `before_each` is called before each event is handled. What it raises ends the batch, as does what a
-    handler or the database raises. An event that its handler refuses is parked, and nothing else is kept
-    of it: the transaction is rolled back and done again without that event.
+    `before_each` is called before each event is handled, or once before a BatchProjection handles them
+    all. What it raises ends the batch, as does what a handler or the database raises. An event that its
+    handler refuses is parked, and nothing else is kept of it: the transaction is rolled back and done again
+    without that event.
     """
     while True:
         with connection.transaction():
@@ -67,14 +68,32 @@ def _apply(
     ours = _claim(readable, projection.consumer_name, tx)
     if ours:
         projection.prepare([each.contract for each in ours], tx)
-    refused = {}
+    answers = _handle(ours, projection, tx, before_each)
+    refused = {
+        id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason)
+        for each in ours
+        if each.contract.event_id in answers
+    }
+    new = [] if refused else park(tx, projection.consumer_name, parked)
+    return Outcome(len(ours), len(batch) - len(ours) - len(new), new), refused
+
+
+def _handle(
+    ours: list[Readable], projection: Projection, tx: Connection, before_each: Callable[[], None]
+) -> Mapping[str, Quarantine]:
+    """The events that the projection refused, by their ids."""
+    if isinstance(projection, BatchProjection):
+        if not ours:
+            return {}
+        before_each()
+        return projection.handle_batch([each.contract for each in ours], tx)
+    answers = {}
     for each in ours:
         before_each()
         answer = projection.handle(each.contract, tx)
         if isinstance(answer, Quarantine):
-            refused[id(each)] = each.parked(Category.REFUSED, answer.reason)
-    new = [] if refused else park(tx, projection.consumer_name, parked)
-    return Outcome(len(ours), len(batch) - len(ours) - len(new), new), refused
+            answers[each.contract.event_id] = answer
+    return answers
 
 
 def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> list[Readable]:
