@@ -67,21 +67,31 @@ class MessageMapper:
 
     def messages(self, recorded: RecordedEvent) -> list[OutgoingMessage]:
         """Often one, or none. Raises Unmappable."""
+        contracts = self.contracts(recorded)
         try:
-            contracts = self._contracts(recorded)
-            messages = [self._message(contract, recorded) for contract in contracts]
+            return [self._message(contract, recorded) for contract in contracts]
+        except Exception as error:
+            raise self._failed(recorded, error) from error
+
+    def contracts(self, recorded: RecordedEvent) -> Sequence[Contract]:
+        """What the event tells the world, with the ids that its messages carry; often one contract, or none.
+
+        Guarantees: the same event always becomes equal contracts, each valid, of a class that the outbox declares,
+        and with an id of its own. Raises Unmappable.
+        """
+        try:
+            contracts = tuple(self._contracts(recorded))
         except (UnknownTopic, UnreadableEvent) as error:
             raise Unmappable(recorded.position, str(error)) from error
         except ValidationError as error:
             raise Unmappable(recorded.position, f"{error.title}: {problems_of(error)}") from None
         except Exception as error:
-            problem = f"{self._outbox.name}.outbox failed with {type(error).__name__}"
-            raise Unmappable(recorded.position, problem) from error
+            raise self._failed(recorded, error) from error
         if not self._published.issuperset(map(type, contracts)):
             raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made what is not in its CONTRACTS")
         if len({contract.event_id for contract in contracts}) < len(contracts):
             raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made two contracts with one event id")
-        return messages
+        return contracts
 
     def _contracts(self, recorded: RecordedEvent) -> Sequence[Contract]:
         event = self._events.to_domain_event(recorded)
@@ -90,6 +100,10 @@ class MessageMapper:
             return event_id(self._namespace, recorded, event.timestamp, contract.contract_type())
 
         return self._outbox.to_contracts(event, id_of)
+
+    def _failed(self, recorded: RecordedEvent, error: Exception) -> Unmappable:
+        """Whatever else the code of an outbox raises, in `to_contracts` or in a contract's key."""
+        return Unmappable(recorded.position, f"{self._outbox.name}.outbox failed with {type(error).__name__}")
 
     def _message(self, contract: Contract, recorded: RecordedEvent) -> OutgoingMessage:
         return OutgoingMessage(
