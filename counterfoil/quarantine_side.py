@@ -1,4 +1,4 @@
-"""What `counterfoil quarantine` asks of either side: events that could not leave, and events that could not be applied."""
+"""What `counterfoil quarantine` asks of either side: events that could not leave, or could not be applied."""
 
 import builtins
 from collections.abc import Mapping
