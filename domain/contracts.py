@@ -31,13 +31,20 @@ class Contract(ContractPart):
     """One version of one public event.
 
     A subclass declares `event_type` and `schema_version` as one-value Literals, the Kafka topic it
-    travels on, and `key`. Reading ignores fields it does not know, so that adding one breaks nobody;
-    everything else is strict: whole numbers are whole numbers, times have zones.
+    travels on, the field that is its key, and who answers for it. Reading ignores fields it does not know,
+    so that adding one breaks nobody; everything else is strict: whole numbers are whole numbers, times have
+    zones.
 
     Constructing or reading raises pydantic.ValidationError, which names fields and never shows values.
     """
 
     topic: ClassVar[str]
+    keyed_by: ClassVar[str]
+    """The field that orders the events."""
+    owner: ClassVar[str]
+    """Who answers for it."""
+    consumers: ClassVar[tuple[str, ...]] = ()
+    """Known readers outside of this house; our own projections are found by themselves."""
 
     event_id: EventId
     event_type: str
@@ -55,7 +62,7 @@ class Contract(ContractPart):
     @property
     def key(self) -> str:
         """What orders the events: all events of one key stay in order within the topic."""
-        raise NotImplementedError
+        return str(getattr(self, self.keyed_by))
 
     @classmethod
     def contract_type(cls) -> str:

@@ -17,6 +17,8 @@ class OrderPlaced(Contract):
     """The order is confirmed: it was accepted and stored. Version 1."""
 
     topic: ClassVar[str] = "orders.placed.v1"
+    keyed_by: ClassVar[str] = "order_id"
+    owner: ClassVar[str] = "orders"
 
     event_type: Literal["OrderPlaced"]
     schema_version: Literal[1]
@@ -26,21 +28,15 @@ class OrderPlaced(Contract):
     currency: Currency
     lines: Annotated[tuple[OrderedLine, ...], Field(min_length=1)] | None = None
 
-    @property
-    def key(self) -> str:
-        return self.order_id
-
 
 class OrderCancelled(Contract):
     """The order was cancelled: whoever reserved or shipped for it should undo that. Version 1."""
 
     topic: ClassVar[str] = "orders.cancelled.v1"
+    keyed_by: ClassVar[str] = "order_id"
+    owner: ClassVar[str] = "orders"
 
     event_type: Literal["OrderCancelled"]
     schema_version: Literal[1]
     order_id: Identifier
     reason: Text
-
-    @property
-    def key(self) -> str:
-        return self.order_id
