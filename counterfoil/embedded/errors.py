@@ -16,7 +16,7 @@ class ServiceBinariesMissing(CounterfoilError):
     remedy: str
 
     def __str__(self) -> str:
-        return f"No {self.service} found on this machine. {self.remedy}"
+        return f"No program for {self.service} is found on this machine. {self.remedy}"
 
 
 @dataclass(eq=False)
