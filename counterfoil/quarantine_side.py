@@ -77,10 +77,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class DetailedEntry:
-    """details: whatever else the side knows of it, by name; may quote the event, because a person asked for it."""
+    """details: whatever else the side knows of it, by name, still without the payload. payload: the event's own bytes,
+    shown only to a person who asks for them; None when there are none."""
 
     entry: Entry
     details: Mapping[str, object]
+    payload: bytes | None = None
 
 
 @dataclass(frozen=True)
