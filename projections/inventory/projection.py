@@ -2,15 +2,18 @@
 
 The two events of an order come by two topics, in any order, perhaps to two consumers at the same time.
 Both ways end with the same rows: a cancelled reservation without lines, and nothing reserved.
+
+A batch of events costs a few statements: lock and read the rows, decide in their order (decisions.py), write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from psycopg import Connection
 
 from domain.contracts import Contract
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
-from projections.base import Projection, Quarantine
+from projections.base import BatchProjection, Quarantine
+from projections.inventory.decisions import CANCELLED, Decisions, Line
 
 # One row per order is there after this, ours until the transaction ends, also when another consumer is
 # just creating it. A row that was there is locked without being changed: a conflicting row is locked
@@ -21,87 +24,91 @@ LOCK_ORDERS = """
     ORDER BY order_id
     ON CONFLICT (order_id) DO UPDATE SET status = reservations.status WHERE false
 """
-
+STATUSES = "SELECT order_id, status FROM reservations WHERE order_id = ANY (%s::text[])"
+LINES = "SELECT order_id, sku, quantity, missing FROM reservation_lines WHERE order_id = ANY (%s::text[])"
 LOCK_STOCK = """
-    SELECT FROM stock
-    WHERE sku IN (
-        SELECT unnest(%(ordered)s::text[])
-        UNION SELECT sku FROM reservation_lines WHERE order_id = ANY (%(cancelled)s::text[])
-    )
-    ORDER BY sku FOR NO KEY UPDATE
+    SELECT sku, on_hand - reserved FROM stock WHERE sku = ANY (%s::text[]) ORDER BY sku FOR NO KEY UPDATE
 """
-
+DECIDE = """
+    UPDATE reservations SET status = decided.status
+    FROM unnest(%s::text[], %s::text[]) AS decided (order_id, status)
+    WHERE reservations.order_id = decided.order_id
+"""
+FORGET_LINES = "DELETE FROM reservation_lines WHERE order_id = ANY (%s::text[])"
+KEEP_LINES = """
+    INSERT INTO reservation_lines (order_id, sku, quantity, missing)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+"""
 RESERVE = """
-    WITH wanted AS (
-        SELECT sku, sum(quantity)::bigint AS quantity
-        FROM unnest(%(skus)s::text[], %(quantities)s::bigint[]) AS line (sku, quantity) GROUP BY sku
-    ), lines AS (
-        SELECT sku, quantity, greatest(0, quantity - coalesce(on_hand - reserved, 0)) AS missing
-        FROM wanted LEFT JOIN stock USING (sku)
-    ), decided AS (
-        UPDATE reservations
-        SET status = CASE WHEN (SELECT sum(missing) FROM lines) = 0 THEN 'reserved' ELSE 'rejected' END
-        WHERE order_id = %(order_id)s AND status = 'undecided'
-        RETURNING order_id, status
-    ), recorded AS (
-        INSERT INTO reservation_lines (order_id, sku, quantity, missing)
-        SELECT order_id, sku, quantity, missing FROM decided CROSS JOIN lines
-    )
-    UPDATE stock SET reserved = reserved + lines.quantity
-    FROM lines CROSS JOIN decided WHERE stock.sku = lines.sku AND decided.status = 'reserved'
-"""
-
-CANCEL = """
-    WITH known AS (
-        SELECT order_id, status FROM reservations WHERE order_id = %(order_id)s
-    ), cancelled AS (
-        UPDATE reservations SET status = 'cancelled' WHERE order_id = %(order_id)s AND status <> 'cancelled'
-    ), freed AS (
-        DELETE FROM reservation_lines USING known
-        WHERE reservation_lines.order_id = known.order_id
-        RETURNING sku, quantity, known.status
-    )
-    UPDATE stock SET reserved = reserved - freed.quantity
-    FROM freed WHERE stock.sku = freed.sku AND freed.status = 'reserved'
+    UPDATE stock SET reserved = reserved + more.pieces
+    FROM unnest(%s::text[], %s::bigint[]) AS more (sku, pieces)
+    WHERE stock.sku = more.sku
 """
 
 
-class Inventory(Projection):
+class Inventory(BatchProjection):
     """A sku that stock does not know counts as none on hand. Too little stock is an outcome: `rejected`."""
 
     consumer_name = "inventory-reservation"
     contracts = (OrderPlaced, OrderCancelled)
 
-    def prepare(self, contracts: Sequence[Contract], tx: Connection) -> None:
-        """Orders first, then stock, each by name: so no two consumers ever wait for each other in a circle."""
-        placed = [contract for contract in contracts if isinstance(contract, OrderPlaced) and contract.lines]
-        cancelled = [contract.order_id for contract in contracts if isinstance(contract, OrderCancelled)]
-        ordered = [line.sku for contract in placed for line in contract.lines or ()]
-        tx.execute(LOCK_ORDERS, ([contract.order_id for contract in placed] + cancelled,))
-        # Only now, with the orders locked, are the lines of those to cancel known for certain.
-        tx.execute(LOCK_STOCK, {"ordered": ordered, "cancelled": cancelled})
+    def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Quarantine]:
+        refused = {
+            contract.event_id: Quarantine("lines: an order without lines cannot be reserved")
+            for contract in contracts
+            if isinstance(contract, OrderPlaced) and contract.lines is None
+        }
+        if refused:
+            return refused
+        decisions, known = _read_and_lock(contracts, tx)
+        for contract in contracts:
+            match contract:
+                case OrderPlaced():
+                    decisions.place(contract.order_id, _asked_for(contract))
+                case OrderCancelled():
+                    decisions.cancel(contract.order_id)
+        _write(decisions, known, tx)
+        return {}
 
-    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
-        match contract:
-            case OrderPlaced(lines=None):
-                return Quarantine("lines: an order without lines cannot be reserved")
-            case OrderPlaced():
-                self._reserve(contract, tx)
-            case OrderCancelled():
-                tx.execute(CANCEL, {"order_id": contract.order_id})
-        return None
 
-    def _reserve(self, order: OrderPlaced, tx: Connection) -> None:
-        """Decides once per order: when it was decided or cancelled before, nothing changes."""
-        lines = order.lines or ()
-        tx.execute(
-            RESERVE,
-            {
-                "order_id": order.order_id,
-                "skus": [line.sku for line in lines],
-                "quantities": [line.quantity for line in lines],
-            },
-        )
+def _read_and_lock(contracts: Sequence[Contract], tx: Connection) -> tuple[Decisions, set[str]]:
+    """What is there, and which orders have lines.
+
+    Orders are locked first, then stock, each by name: so no two consumers wait for each other in a circle.
+    Only with the orders locked are the lines of those to cancel known for certain.
+    """
+    orders = [contract.key for contract in contracts]
+    tx.execute(LOCK_ORDERS, (orders,))
+    statuses: dict[str, str] = dict(tx.execute(STATUSES, (orders,)).fetchall())
+    to_cancel = [contract.order_id for contract in contracts if isinstance(contract, OrderCancelled)]
+    lines: dict[str, tuple[Line, ...]] = {}
+    if to_cancel:
+        for order_id, *line in tx.execute(LINES, (to_cancel,)):
+            lines[order_id] = (*lines.get(order_id, ()), Line(*line))
+    skus = {line.sku for known in lines.values() for line in known}
+    skus.update(sku for contract in contracts if isinstance(contract, OrderPlaced) for sku, _ in _asked_for(contract))
+    available: dict[str, int] = dict(tx.execute(LOCK_STOCK, (list(skus),)).fetchall())
+    return Decisions(statuses, available, lines), set(lines)
+
+
+def _write(decisions: Decisions, known: set[str], tx: Connection) -> None:
+    """known: orders whose lines are there already."""
+    statuses, lines = decisions.statuses, decisions.lines
+    if not decisions.decided:
+        return
+    decided = sorted(decisions.decided)
+    tx.execute(DECIDE, (decided, [statuses[order_id] for order_id in decided]))
+    if gone := [order_id for order_id in decided if order_id in known and statuses[order_id] == CANCELLED]:
+        tx.execute(FORGET_LINES, (gone,))
+    new = [(order_id, *line) for order_id in decided for line in lines.get(order_id, ())]
+    if new:
+        tx.execute(KEEP_LINES, [list(column) for column in zip(*new, strict=True)])
+    if reserved := {sku: pieces for sku, pieces in decisions.reserved.items() if pieces}:
+        tx.execute(RESERVE, (list(reserved), list(reserved.values())))
+
+
+def _asked_for(order: OrderPlaced) -> Iterable[tuple[str, int]]:
+    return ((line.sku, line.quantity) for line in order.lines or ())
 
 
 PROJECTION = Inventory()

@@ -61,6 +61,26 @@ def test_a_hundred_orders_for_ten_pieces_give_ten_reservations(consumers: list[C
     assert stock(consumers[0]) == [Stock("pen", 10, 10)]
 
 
+def test_eight_consumers_with_batches_for_one_hot_sku_never_oversell_and_never_deadlock(
+    consumers: list[Connection],
+) -> None:
+    """Each order also asks for a sku of its own choice, so that the consumers come to the hot one by different ways."""
+    chance = random.Random(7)
+    fill(consumers[0], {"hot": 300, "ant": 10_000, "zebra": 10_000})
+    before = deadlocks(consumers[0])
+    orders = [placed(f"ord_{n}", (chance.choice(["ant", "zebra"]), 1), ("hot", 1)) for n in range(800)]
+
+    def work(connection: Connection, mine: Sequence[Contract]) -> None:
+        for start in range(0, len(mine), 20):
+            apply(connection, *mine[start : start + 20])
+
+    together([partial(work, each, orders[n::CONSUMERS]) for n, each in enumerate(consumers)])
+    assert deadlocks(consumers[0]) == before
+    assert statuses(consumers[0]) == {"reserved": 300, "rejected": 500}
+    sold = {each.sku: each.reserved for each in stock(consumers[0])}
+    assert (sold["hot"], sold["ant"] + sold["zebra"]) == (300, 300)
+
+
 def test_an_order_and_its_cancellation_at_the_same_moment_always_end_cancelled(consumers: list[Connection]) -> None:
     one, two = consumers[:2]
     fill(one, {"pen": 1000})
