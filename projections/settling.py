@@ -16,7 +16,7 @@ from projections.base import Projection
 from projections.batch import Batch, Outcome, Readable, apply_batch
 from projections.database import Database
 from projections.decoding import Category
-from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
+from projections.faults import Fault, StopAsked, TooSlow, fault_of, is_no_event_at_fault
 from projections.quarantine import Parked
 
 logger = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ class Settler:
         """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished.
 
         A batch that fails is split until the event at fault stands alone; that one is tried `attempts`
-        times, then parked. Raises StopAsked, TooSlow, and any error that no event is at fault for, with
-        everything up to some record finished and nothing done of the rest; also what keeps a record from
-        being parked.
+        times, or once where no attempt can help, then parked. Raises StopAsked, TooSlow, and any error that
+        no event is at fault for, with everything up to some record finished and nothing done of the rest;
+        also what keeps a record from being parked.
         """
         beat(self.projection.consumer_name)
         self.subscriber.keep_alive()
@@ -58,7 +58,7 @@ class Settler:
         if isinstance(culprit, Parked):
             raise failure
         self._tell_of_failure(culprit, attempt, failure)
-        if attempt < self.attempts:
+        if attempt < self.attempts and fault_of(failure) is not Fault.EVENT:
             self.subscriber.idle(self.stop, Backoff(base=0.1 * 2**attempt, cap=5.0).next_delay())
             self.settle(batch, attempt + 1)
         else:
