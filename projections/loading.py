@@ -1,17 +1,29 @@
-"""Projections are loaded by name, by convention: `projections.inventory` has PROJECTION in `.projection`,
-its MIGRATIONS in the package itself, and its database in COUNTERFOIL_INVENTORY_DSN."""
+"""Projections are loaded by name, by convention: `projections.inventory` has PROJECTION in `.projection`, and in the
+package itself MIGRATIONS; FEED, "store" or "kafka", which is what it is without; and OUTBOX, the folders of the domain
+whose mapping makes its contracts of stored events. Its database is COUNTERFOIL_INVENTORY_DSN, or with FEED = "store"
+that of the event store."""
 
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import projections
 from domain.errors import CounterfoilError
 from infrastructure.by_name import module_or_problem
 from infrastructure.migrate import Migrations
-from infrastructure.settings import projection_dsn
+from infrastructure.settings import Settings, projection_dsn
 from projections.base import Projection
+
+
+class Feed(StrEnum):
+    """Where a projection's events come from."""
+
+    KAFKA = "kafka"
+    STORE = "store"
 
 
 @dataclass(eq=False)
@@ -27,15 +39,17 @@ class NoSuchProjection(CounterfoilError):
 
 @dataclass(frozen=True)
 class LoadedProjection:
-    """name: of its folder, such as `inventory`."""
+    """name: of its folder, such as `inventory`. outboxes: names for `load_outbox`, such as `domain.orders`."""
 
     name: str
     projection: Projection
     migrations: Sequence[Migrations]
+    feed: Feed = Feed.KAFKA
+    outboxes: tuple[str, ...] = ()
 
     def dsn(self) -> str:
         """Raises SettingsError when no database is given for it."""
-        return projection_dsn(self.name)
+        return Settings.load().required_store_dsn() if self.feed is Feed.STORE else projection_dsn(self.name)
 
 
 def load_projection(module: str) -> LoadedProjection:
@@ -45,13 +59,26 @@ def load_projection(module: str) -> LoadedProjection:
     """
     migrations = _part(module, module, "MIGRATIONS")
     projection = _part(module, f"{module}.projection", "PROJECTION")
-    return LoadedProjection(module.rpartition(".")[2], projection, migrations)
+    package = import_module(module)
+    return LoadedProjection(
+        module.rpartition(".")[2], projection, migrations, _feed(module, package), getattr(package, "OUTBOX", ())
+    )
 
 
 def all_projections() -> list[LoadedProjection]:
-    """Of every folder in here."""
+    """Of every folder in here that has a projection."""
     folders = sorted(each.name for each in pkgutil.iter_modules(projections.__path__) if each.ispkg)
-    return [load_projection(f"projections.{folder}") for folder in folders]
+    modules = [f"projections.{folder}" for folder in folders]
+    return [load_projection(module) for module in modules if find_spec(f"{module}.projection")]
+
+
+def _feed(module: str, package: Any) -> Feed:
+    feed = getattr(package, "FEED", Feed.KAFKA)
+    if feed not in list(Feed):
+        raise NoSuchProjection(module, f"its FEED is none of {', '.join(Feed)}")
+    if feed == Feed.STORE and not getattr(package, "OUTBOX", ()):
+        raise NoSuchProjection(module, 'with FEED = "store" it needs an OUTBOX, such as ("domain.orders",)')
+    return Feed(feed)
 
 
 def _part(projection: str, module_name: str, part: str) -> Any:

@@ -10,8 +10,9 @@ from counterfoil.output import complain, print_json, print_table
 from infrastructure.health import RelayHealth, relay_health
 from infrastructure.postgres import connect
 from infrastructure.settings import PREFIX, Settings, SettingsError
-from projections.health import ProjectionHealth, projection_health
+from projections.health import ProjectionHealth
 from projections.loading import all_projections
+from projections.store_health import health_of
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -39,7 +40,7 @@ def examine(settings: Settings) -> tuple[list[RelayHealth], list[ProjectionHealt
             relays = relay_health(store)
     for loaded in all_projections():
         with suppress(SettingsError):
-            projections.append(projection_health(settings, loaded.name, loaded.dsn(), loaded.projection))
+            projections.append(health_of(settings, loaded))
     if settings.store_dsn is None and not projections:
         raise SettingsError((PREFIX + "STORE_DSN", PREFIX + "INVENTORY_DSN"), "no database is given")
     return relays, projections
