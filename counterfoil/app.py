@@ -8,7 +8,7 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, orders, relay, stock
+from counterfoil.commands import db, orders, quarantine, relay, stock
 from counterfoil.commands.demo import demo
 from counterfoil.commands.project import project
 from counterfoil.commands.status import status
@@ -47,6 +47,7 @@ app.add_typer(db.app, name="db")
 app.add_typer(orders.app, name="orders")
 app.add_typer(stock.app, name="stock")
 app.add_typer(relay.app, name="relay")
+app.add_typer(quarantine.app, name="quarantine")
 app.command()(project)
 app.command()(status)
 

@@ -38,3 +38,9 @@ def seconds_to_wait(seconds: float) -> float:
     if math.isfinite(seconds) and seconds >= 0:
         return seconds
     raise typer.BadParameter("must be a number of seconds, 0 or more")
+
+
+def a_reason(text: str) -> str:
+    if text.strip():
+        return text.strip()
+    raise typer.BadParameter("must say why, in a few words")

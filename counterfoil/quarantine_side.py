@@ -102,7 +102,11 @@ class Redriven:
 
 
 class QuarantineSide(Protocol):
-    """The quarantine of one module, on a connection that `close` ends. psycopg's errors come through unchanged."""
+    """The quarantine of one module, on a connection that `close` ends. psycopg's errors come through unchanged.
+
+    Made by `open_outgoing("domain.orders")` in quarantine_outgoing.py and `open_incoming("projections.inventory")`
+    in quarantine_incoming.py.
+    """
 
     def list(self, *, key: str | None, closed: bool, limit: int) -> builtins.list[Entry]:
         """In the order of their ids, `limit` at most; of one key if named; released and discarded ones too if asked."""

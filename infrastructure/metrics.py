@@ -14,6 +14,13 @@ RELAY_CHECKPOINT_FAILURES = Counter(
     "counterfoil_relay_checkpoint_failures_total", "Checkpoints not written: their events are repeated", ["relay"]
 )
 RELAY_LEASES_LOST = Counter("counterfoil_relay_leases_lost_total", "Leases lost while working", ["relay"])
+RELAY_QUARANTINED = Counter(
+    "counterfoil_relay_quarantined_total", "Events passed without publishing them, by reason", ["relay", "category"]
+)
+RELAY_PARKED = Gauge("counterfoil_relay_parked_aggregates", "Aggregates with events in quarantine", ["relay", "shard"])
+RELAY_REDRIVEN = Counter(
+    "counterfoil_relay_redriven_total", "Parked events tried again, by outcome", ["relay", "outcome"]
+)
 PUBLISH_FAILURES = Counter("counterfoil_publish_failures_total", "Batches not fully acknowledged", ["error"])
 PRODUCERS_REPLACED = Counter("counterfoil_producers_replaced_total", "Kafka producers given up after a failure")
 TOPIC_PARTITIONS_UNEXPECTED = Gauge(
@@ -37,6 +44,18 @@ INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by 
 INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
 INBOX_RETRIES = Counter("counterfoil_inbox_retries_total", "Batches tried again", ["consumer", "error"])
 QUARANTINED = Counter("counterfoil_quarantined_total", "Events put in quarantine, by reason", ["consumer", "category"])
+
+FEED_POSITION = Gauge(
+    "counterfoil_feed_position",
+    "Position up to which a projection fed by the store has applied all",
+    ["projection", "shard"],
+)
+FEED_LAG = Gauge("counterfoil_feed_lag_events", "Stored positions above that", ["projection", "shard"])
+FEED_WAITING = Gauge(
+    "counterfoil_feed_lag_seconds", "Age of the oldest event above that, else 0", ["projection", "shard"]
+)
+FEED_APPLIED = Counter("counterfoil_feed_applied_total", "Events applied from the store", ["projection"])
+FEED_STATE = Gauge("counterfoil_feed_state", "1 for the state a shard is in", ["projection", "shard", "state"])
 
 
 def serve(port: int) -> None:

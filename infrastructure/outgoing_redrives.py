@@ -1,0 +1,129 @@
+"""Another attempt at parked events: asked for by an operator, made by the relay that has the lease."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from infrastructure.event_ids import fingerprint
+from infrastructure.event_reader import RecordedEvent
+from infrastructure.lease import Lease, Shard
+from infrastructure.outgoing_quarantine import Category, fence, storable
+from infrastructure.postgres import Connection
+
+ASK = """
+    INSERT INTO outgoing_redrives (relay, originator_id, hash)
+    SELECT DISTINCT relay, originator_id, hash FROM outgoing_quarantine
+    WHERE relay = %(relay)s AND released_at IS NULL AND discarded_at IS NULL
+      AND (%(originator_id)s::text IS NULL OR originator_id = %(originator_id)s)
+    ON CONFLICT (relay, originator_id) DO UPDATE SET asked_at = excluded.asked_at
+"""
+
+NOW = "SELECT clock_timestamp()"
+
+ASKED = """
+    SELECT originator_id FROM outgoing_redrives WHERE relay = %(relay)s AND hash %% %(shards)s = %(shard)s
+    ORDER BY asked_at, originator_id LIMIT %(limit)s
+"""
+
+NEXT_PARKED = """
+    SELECT parked.id, parked.originator_id, parked.fingerprint,
+           stored.originator_id, stored.originator_version, stored.topic, stored.state, stored.position
+    FROM (
+        SELECT id, originator_id, position, fingerprint FROM outgoing_quarantine
+        WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)
+          AND released_at IS NULL AND discarded_at IS NULL
+        ORDER BY originator_id, position LIMIT %(limit)s
+    ) AS parked LEFT JOIN stored_events AS stored ON stored.position = parked.position
+    ORDER BY parked.originator_id, parked.position
+"""
+
+# One that was discarded while it was on its way has been published all the same.
+RELEASE = """
+    UPDATE outgoing_quarantine SET released_at = clock_timestamp() WHERE id = ANY(%(ids)s) AND released_at IS NULL
+"""
+
+FAILED_AGAIN = """
+    UPDATE outgoing_quarantine
+    SET kind = 'culprit', category = %(category)s, problem = %(problem)s, attempts = attempts + 1,
+        tried_at = clock_timestamp()
+    WHERE id = %(id)s AND released_at IS NULL
+"""
+
+FIRST_PARKED = """
+    SELECT originator_id, min(position) FROM outgoing_quarantine
+    WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)
+      AND released_at IS NULL AND discarded_at IS NULL
+    GROUP BY originator_id
+"""
+
+DONE = "DELETE FROM outgoing_redrives WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)"
+
+
+@dataclass(frozen=True)
+class ParkedEvent:
+    """id: of its entry. event: None when what is stored there is not that event any more."""
+
+    id: int
+    originator_id: str
+    event: RecordedEvent | None
+
+
+@dataclass(frozen=True)
+class FailedAgain:
+    parked: ParkedEvent
+    category: Category
+    problem: str
+
+
+def ask(connection: Connection, relay: str, originator_id: str | None = None) -> tuple[int, datetime]:
+    """Asks for another attempt at what is parked of this aggregate, or of all of them; for how many, and when it was
+    asked by the database's clock. To ask again changes nothing but the time."""
+    row = connection.execute(NOW).fetchone()
+    assert row is not None
+    asked = connection.execute(ASK, {"relay": relay, "originator_id": originator_id})
+    return asked.rowcount, row[0]
+
+
+def asked_for(connection: Connection, shard: Shard, limit: int) -> list[str]:
+    """Some of the aggregates of this shard: for which it was asked first comes first."""
+    values = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards, "limit": limit}
+    return [originator_id for (originator_id,) in connection.execute(ASKED, values)]
+
+
+def next_parked(connection: Connection, relay: str, originator_ids: Sequence[str], limit: int) -> list[ParkedEvent]:
+    """The first of what is parked of these, one aggregate after the other, each in order."""
+    values = {"relay": relay, "originator_ids": list(originator_ids), "limit": limit}
+    return [_parked_event(*row) for row in connection.execute(NEXT_PARKED, values, binary=True)]
+
+
+def settle(
+    connection: Connection,
+    lease: Lease,
+    originator_ids: Sequence[str],
+    released: Sequence[ParkedEvent],
+    failed: Sequence[FailedAgain],
+) -> Mapping[str, int]:
+    """Writes down, all or nothing, what came of an attempt; returns those that have parked events still, with the
+    position of the first.
+
+    released: was acknowledged. An aggregate of which one failed, or nothing is left, is not asked for any more.
+    Raises LeaseLost.
+    """
+    relay, of_these = lease.relay, {"relay": lease.relay, "originator_ids": list(originator_ids)}
+    with connection.transaction():
+        fence(connection, lease)
+        connection.execute(RELEASE, {"ids": [each.id for each in released]})
+        for each in failed:
+            values = {"id": each.parked.id, "category": str(each.category), "problem": storable(each.problem)}
+            connection.execute(FAILED_AGAIN, values)
+        left: dict[str, int] = dict(connection.execute(FIRST_PARKED, of_these).fetchall())
+        done = {each.parked.originator_id for each in failed} | (set(originator_ids) - set(left))
+        connection.execute(DONE, {"relay": relay, "originator_ids": list(done)})
+    return left
+
+
+def _parked_event(entry: int, originator_id: str, known: bytes, *stored: object) -> ParkedEvent:
+    event = RecordedEvent(*stored) if stored[-1] is not None else None  # type: ignore[arg-type]
+    if event is not None and fingerprint(event) != bytes(known):
+        event = None
+    return ParkedEvent(entry, originator_id, event)

@@ -1,0 +1,99 @@
+"""Which events of a page a relay may publish, and which it parks: those that cannot leave, and those behind them."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from infrastructure import metrics
+from infrastructure.event_ids import fingerprint
+from infrastructure.event_reader import RecordedEvent
+from infrastructure.lease import Shard
+from infrastructure.outgoing import MessageMapper, Unmappable
+from infrastructure.outgoing_quarantine import Category, Kind, Parked, discarded_after, parked_aggregates
+from infrastructure.postgres import Connection
+from infrastructure.publisher import OutgoingMessage
+
+_BEHIND = "an earlier event of its aggregate is parked"
+
+
+class Sorted(NamedTuple):
+    """messages: to be published, in order. parked: to be written down before anything may pass them."""
+
+    messages: list[OutgoingMessage]
+    parked: list[Parked]
+
+
+class Parking:
+    """What a relay, or one shard of it, knows of its quarantine; in memory, one position for each parked aggregate.
+
+    Guarantees: of an aggregate with a parked event, no later event is among the messages. An event that an
+    operator has discarded is never among them.
+    """
+
+    def __init__(self, shard: Shard, largest: int) -> None:
+        """largest: bytes that the client takes as one message, at most. Call `load` before anything else."""
+        self._shard, self._largest = shard, largest
+        self._first: dict[str, int] = {}
+        self._discarded: set[tuple[int, bytes]] = set()
+        self._refused: dict[int, str] = {}
+
+    def load(self, connection: Connection, mapper: MessageMapper, after: int) -> None:
+        """As it is stored. after: the position from which the relay goes on."""
+        self._mapper = mapper
+        self._first = parked_aggregates(connection, self._shard)
+        self._discarded = discarded_after(connection, self._shard.relay, after)
+        self._refused.clear()
+        self._show()
+
+    def refuse(self, position: int, error: str) -> None:
+        """Kafka has refused a message of this event for what it is: it is parked when it comes again."""
+        self._refused[position] = error
+
+    def sort(self, events: Sequence[RecordedEvent]) -> Sorted:
+        """In order of position. To sort them again does no harm; what was refused meanwhile is parked then."""
+        messages: list[OutgoingMessage] = []
+        parked: list[Parked] = []
+        for event in events:
+            if self._discarded and (event.position, fingerprint(event)) in self._discarded:
+                continue
+            made, problem = self.examine(event)
+            first = self._first.get(event.originator_id)
+            if problem:
+                parked.append(Parked(event, Kind.CULPRIT, *problem))
+                self._first[event.originator_id] = min(event.position, first or event.position)
+            elif first is None or event.position < first:
+                messages += made
+            elif made:
+                parked.append(Parked(event, Kind.FOLLOWER, Category.BEHIND, _BEHIND))
+        return Sorted(messages, parked)
+
+    def examine(self, event: RecordedEvent) -> tuple[list[OutgoingMessage], tuple[Category, str] | None]:
+        """Its messages, maybe none, or why it cannot be published."""
+        if error := self._refused.get(event.position):
+            return [], (Category.REFUSED, f"Kafka refuses it: {error}")
+        try:
+            messages = self._mapper.messages(event)
+        except Unmappable as unmappable:
+            return [], (Category.UNMAPPABLE, unmappable.problem)
+        for message in messages:
+            if not message.key:
+                return [], (Category.NO_KEY, f"key: there is none, for {message.topic}")
+            if len(message.value) > self._largest:
+                return [], (Category.REFUSED, f"its message for {message.topic} has more than {self._largest} bytes")
+        return messages, None
+
+    def parked(self, parked: Sequence[Parked]) -> None:
+        """These are written down now."""
+        for each in parked:
+            self._refused.pop(each.event.position, None)
+            metrics.RELAY_QUARANTINED.labels(self._shard.relay, each.category.value).inc()
+        self._show()
+
+    def left(self, originator_ids: Sequence[str], first: Mapping[str, int]) -> None:
+        """After an attempt at these: those that still have parked events, with the position of the first."""
+        for originator_id in originator_ids:
+            self._first.pop(originator_id, None)
+        self._first.update(first)
+        self._show()
+
+    def _show(self) -> None:
+        metrics.RELAY_PARKED.labels(self._shard.relay, str(self._shard.number)).set(len(self._first))

@@ -1,0 +1,189 @@
+"""What a relay writes down of events that cannot leave, and what it knows of it afterwards."""
+
+from collections.abc import Iterator
+
+import pytest
+from psycopg.errors import LockNotAvailable
+
+from infrastructure.event_reader import EventReader, RecordedEvent
+from infrastructure.lease import Lease, LeaseLost, Shard, acquire
+from infrastructure.outgoing import MessageMapper
+from infrastructure.outgoing_quarantine import Category, Kind, hash_of, park, parked_aggregates
+from infrastructure.outgoing_records import count, discard, records
+from infrastructure.parking import Parking, Sorted
+from infrastructure.postgres import connect
+from infrastructure.shards import shard_of
+from tests.support.parcels import Parcels, parcel_outbox, parcels_in
+from tests.support.relays import steps
+
+LARGEST = 10_000
+RELAY = "parcels"
+
+
+@pytest.fixture
+def parcels(store_dsn: str) -> Iterator[Parcels]:
+    with parcels_in(store_dsn) as parcels:
+        yield parcels
+
+
+def lease_of(parcels: Parcels, shard: Shard | str = RELAY) -> Lease:
+    acquired = acquire(parcels.connection, shard, 60)
+    assert acquired is not None
+    return acquired[0]
+
+
+def stored(parcels: Parcels) -> list[RecordedEvent]:
+    return list(EventReader(parcels.connection).read(0, 10_000).events)
+
+
+def parking(parcels: Parcels, shard: Shard | None = None) -> Parking:
+    """As it is after a start."""
+    made = Parking(shard or Shard(RELAY), LARGEST)
+    mapper = MessageMapper(parcel_outbox("parcels"), EventReader(parcels.connection).namespace())
+    made.load(parcels.connection, mapper, after=0)
+    return made
+
+
+def parked_steps(sorted_: Sorted) -> list[tuple[str, int, str]]:
+    return [(each.event.originator_id, each.event.originator_version, str(each.category)) for each in sorted_.parked]
+
+
+# --- Which events are parked ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("note", "category", "problem"),
+    [
+        ("not in public!", Category.UNMAPPABLE, "note"),
+        ("n" * (LARGEST + 1), Category.REFUSED, "more than 10000 bytes"),
+    ],
+    ids=["unmappable", "too large"],
+)
+def test_what_cannot_leave_is_parked_with_all_that_comes_after_it_of_its_aggregate_and_nothing_else(
+    parcels: Parcels, note: str, category: Category, problem: str
+) -> None:
+    parcels.move("x")
+    parcels.move("x", note=note)
+    parcels.move_all(["x", "y"], times=2)
+
+    found = parking(parcels).sort(stored(parcels))
+
+    assert steps(found.messages, "x") == [1]
+    assert steps(found.messages, "y") == [1, 2]
+    assert parked_steps(found) == [("x", 2, category), ("x", 3, "behind"), ("x", 4, "behind")]
+    assert [each.kind for each in found.parked] == [Kind.CULPRIT, Kind.FOLLOWER, Kind.FOLLOWER]
+    assert problem in found.parked[0].problem
+
+
+def test_a_message_without_a_key_is_parked(parcels: Parcels) -> None:
+    parcels.move("")
+    parcels.move("y")
+    found = parking(parcels).sort(stored(parcels))
+    assert parked_steps(found) == [("", 1, "no_key")]
+    assert steps(found.messages) == [1]
+
+
+def test_what_becomes_no_message_is_never_parked_behind_another(parcels: Parcels) -> None:
+    parcels.move("x", note="!")
+    parcels.weigh("x")
+    assert parked_steps(parking(parcels).sort(stored(parcels))) == [("x", 1, "unmappable")]
+
+
+def test_what_kafka_has_refused_is_parked_when_it_comes_again(parcels: Parcels) -> None:
+    parcels.move("x")
+    refused = parcels.move("x")
+    parcels.move("x")
+    known = parking(parcels)
+    assert not known.sort(stored(parcels)).parked
+
+    known.refuse(refused, "MSG_SIZE_TOO_LARGE")
+
+    found = known.sort(stored(parcels))
+    assert (steps(found.messages), parked_steps(found)) == ([1], [("x", 2, "refused"), ("x", 3, "behind")])
+
+
+def test_two_hundred_poison_events_at_the_head_cost_one_batch_and_starve_nobody(parcels: Parcels) -> None:
+    for number in range(200):
+        parcels.move(f"poison-{number}", note="!")
+    parcels.move_all(["x", "y"], times=1)
+
+    found = parking(parcels).sort(stored(parcels))
+
+    assert (len(found.parked), len(found.messages)) == (200, 2)
+
+
+# --- What is written down ------------------------------------------------------------------------------
+
+
+def test_after_a_restart_the_later_events_of_a_parked_aggregate_are_parked_too(parcels: Parcels) -> None:
+    parcels.move("x", note="!")
+    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+
+    parcels.move("x")
+
+    found = parking(parcels).sort(stored(parcels)[1:])
+    assert (parked_steps(found), found.messages) == ([("x", 2, "behind")], [])
+
+
+def test_events_that_are_met_again_are_not_parked_twice_and_those_before_them_are_published_again(
+    parcels: Parcels,
+) -> None:
+    lease = lease_of(parcels)
+    parcels.move("x")
+    parcels.move("x", note="!")
+    parcels.move("x")
+    park(parcels.connection, lease, parking(parcels).sort(stored(parcels)).parked)
+
+    again = parking(parcels).sort(stored(parcels))
+    park(parcels.connection, lease, again.parked)
+
+    assert steps(again.messages) == [1]
+    assert [each.originator_version for each in records(parcels.connection, RELAY, limit=9)] == [2, 3]
+
+
+def test_an_event_that_was_discarded_is_never_published_however_far_the_relay_is_set_back(parcels: Parcels) -> None:
+    parcels.move("x", note="!")
+    parcels.move("x")
+    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+    for each in records(parcels.connection, RELAY, limit=9):
+        assert discard(parcels.connection, RELAY, each.id, "a duplicate of another parcel", "ann")
+
+    parcels.move("x")
+
+    found = parking(parcels).sort(stored(parcels))
+    assert (steps(found.messages), found.parked) == ([3], [])
+
+
+def test_a_relay_whose_lease_was_taken_over_parks_nothing(parcels: Parcels, store_dsn: str) -> None:
+    parcels.move("x", note="!")
+    lease = lease_of(parcels)
+    parcels.connection.execute("UPDATE relay_checkpoints SET epoch = epoch + 1, owner = 'the successor'")
+
+    with pytest.raises(LeaseLost):
+        park(parcels.connection, lease, parking(parcels).sort(stored(parcels)).parked)
+
+    assert count(parcels.connection, RELAY) == (0, 0)
+
+
+def test_while_a_relay_parks_nobody_takes_its_lease_over(parcels: Parcels, store_dsn: str) -> None:
+    parcels.move("x", note="!")
+    found = parking(parcels).sort(stored(parcels)).parked
+    lease = lease_of(parcels)
+    with connect(store_dsn, application_name="test parker", autocommit=False) as parker:
+        parker.execute("SELECT 1")  # opens the transaction that it is part of
+        park(parker, lease, found)
+        parcels.connection.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(LockNotAvailable):
+            parcels.connection.execute("UPDATE relay_checkpoints SET epoch = epoch + 1, owner = 'the successor'")
+
+
+def test_a_shard_knows_the_parked_aggregates_of_its_own_only(parcels: Parcels) -> None:
+    names = [f"p{number}" for number in range(12)]
+    for name in names:
+        parcels.move(name, note="!")
+    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+
+    found = [set(parked_aggregates(parcels.connection, Shard(RELAY, number, 3))) for number in range(3)]
+
+    assert found == [{name for name in names if shard_of(name, 3) == number} for number in range(3)]
+    assert [hash_of(name) % 3 for name in names] == [shard_of(name, 3) for name in names]
