@@ -1,12 +1,12 @@
 """Run a relay, stored events to Kafka; and say what holds one back."""
 
 from contextlib import closing
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from counterfoil.commands.relay_why import why
+from counterfoil.groups import RunUnlessTold
 from domain.loading import load_business
 from infrastructure import metrics, migrate
 from infrastructure.outbox import load_outbox
@@ -16,18 +16,8 @@ from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
 
-
-class _RunUnlessTold(TyperGroup):
-    """`relay domain.orders` is short for `relay run domain.orders`."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if self.get_command(ctx, args[0]) is None:
-            args = ["run", *args]
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
-    cls=_RunUnlessTold,
+    cls=RunUnlessTold,
     no_args_is_help=True,
     subcommand_metavar="MODULE | COMMAND [ARGS]...",
     help="Publish stored events to Kafka: `relay domain.orders`. Say what holds a relay back: `relay why`.",
