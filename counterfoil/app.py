@@ -8,9 +8,8 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, orders, quarantine, relay, stock
+from counterfoil.commands import db, inbox, orders, project, quarantine, relay, stock
 from counterfoil.commands.demo import demo
-from counterfoil.commands.project import project
 from counterfoil.commands.status import status
 from counterfoil.output import complain
 from domain.errors import CounterfoilError, problems_of
@@ -48,7 +47,8 @@ app.add_typer(orders.app, name="orders")
 app.add_typer(stock.app, name="stock")
 app.add_typer(relay.app, name="relay")
 app.add_typer(quarantine.app, name="quarantine")
-app.command()(project)
+app.add_typer(inbox.app, name="inbox")
+app.add_typer(project.app, name="project")
 app.command()(status)
 
 

@@ -49,8 +49,8 @@ def group_lag(settings: Settings, group: str, topics: Sequence[str], timeout: fl
     try:
         known = {name: each for name, each in consumer.list_topics(timeout=timeout).topics.items() if not each.error}
         partitions = [TopicPartition(topic, n) for topic in topics if topic in known for n in known[topic].partitions]
-        places = _where_the_group_goes_on(consumer, partitions, timeout)
-        waiting = _first_records(consumer, places, timeout)
+        places = where_the_group_goes_on(consumer, partitions, timeout)
+        waiting = first_records(consumer, places, timeout)
         published = [record.timestamp()[1] / 1000 for record in waiting]
         return GroupLag(
             lag=sum(_from_here_to_the_end(consumer, record, timeout) for record in waiting),
@@ -62,9 +62,10 @@ def group_lag(settings: Settings, group: str, topics: Sequence[str], timeout: fl
         consumer.close()
 
 
-def _where_the_group_goes_on(
+def where_the_group_goes_on(
     consumer: Consumer, partitions: list[TopicPartition], timeout: float
 ) -> list[TopicPartition]:
+    """The group's committed offsets; the beginning where it has none."""
     committed = consumer.committed(partitions, timeout=timeout) if partitions else []
     return [
         TopicPartition(each.topic, each.partition, OFFSET_BEGINNING if each.offset < 0 else each.offset)
@@ -72,8 +73,8 @@ def _where_the_group_goes_on(
     ]
 
 
-def _first_records(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Message]:
-    """The first record that the group has not taken, of each partition that has one.
+def first_records(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Message]:
+    """The first record at or after each place, of each partition that has one there.
 
     A record is looked for rather than trusting the end that the broker names: an offset may lie beyond it.
     """

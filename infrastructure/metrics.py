@@ -34,6 +34,7 @@ APPENDS = Counter("counterfoil_appends_total", "Events appended to the store", [
 SNAPSHOTS = Counter("counterfoil_snapshots_total", "What became of snapshots", ["aggregate", "outcome"])
 
 SUBSCRIBER_PARTITIONS = Gauge("counterfoil_subscriber_partitions", "Partitions assigned to this process", ["group"])
+SUBSCRIBER_HELD = Gauge("counterfoil_subscriber_held_partitions", "Those of them that are made to wait", ["group"])
 SUBSCRIBER_TROUBLES = Counter(
     "counterfoil_subscriber_troubles_total", "What Kafka's client complained of, by its name", ["group", "error"]
 )
@@ -42,8 +43,12 @@ SUBSCRIBER_DELETED = Counter(
 )
 INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])
 INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
+INBOX_BYTES = Gauge("counterfoil_inbox_bytes", "Size of the ids that are remembered", ["projection"])
 INBOX_RETRIES = Counter("counterfoil_inbox_retries_total", "Batches tried again", ["consumer", "error"])
 QUARANTINED = Counter("counterfoil_quarantined_total", "Events put in quarantine, by reason", ["consumer", "category"])
+QUARANTINE_OPEN = Gauge(
+    "counterfoil_quarantine_open", "Entries of the consumer that wait for a decision", ["consumer", "kind"]
+)
 
 FEED_POSITION = Gauge(
     "counterfoil_feed_position",
@@ -56,6 +61,10 @@ FEED_WAITING = Gauge(
 )
 FEED_APPLIED = Counter("counterfoil_feed_applied_total", "Events applied from the store", ["projection"])
 FEED_STATE = Gauge("counterfoil_feed_state", "1 for the state a shard is in", ["projection", "shard", "state"])
+
+EFFECTS = Counter("counterfoil_effects_total", "Attempts at external effects, by outcome", ["consumer", "outcome"])
+EFFECTS_WAITING = Gauge("counterfoil_effects_waiting", "External effects not yet sent", ["consumer"])
+EFFECTS_FAILED = Gauge("counterfoil_effects_failed", "External effects that were refused for good", ["consumer"])
 
 
 def serve(port: int) -> None:

@@ -1,0 +1,60 @@
+"""What Kafka could still hand to a consumer group: the evidence by which an inbox may forget. Joins no group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+
+from infrastructure.consumer_lag import first_records, where_the_group_goes_on
+from infrastructure.kafka_config import connection_config
+from infrastructure.record import Record
+from infrastructure.settings import Settings
+
+
+@dataclass(frozen=True)
+class Redeliverable:
+    """kept_ms: how long each topic keeps its records by its own configuration; None for ever, and missing where there
+    is no such topic. oldest: the first record of each partition that has one. unread: the first that the group
+    has not taken, where there is one."""
+
+    kept_ms: dict[str, int | None]
+    oldest: Sequence[Record]
+    unread: Sequence[Record]
+
+
+def redeliverable(settings: Settings, group: str, topics: Sequence[str], timeout: float = 10.0) -> Redeliverable:
+    """Raises KafkaException when the cluster does not answer a question within `timeout` seconds."""
+    config = connection_config(settings) | {"log_level": 0}
+    reading = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer(config | reading | {"auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+    try:
+        known = {name: each for name, each in consumer.list_topics(timeout=timeout).topics.items() if not each.error}
+        there = [topic for topic in topics if topic in known]
+        partitions = [TopicPartition(topic, n) for topic in there for n in known[topic].partitions]
+        beginnings = [TopicPartition(each.topic, each.partition, OFFSET_BEGINNING) for each in partitions]
+        return Redeliverable(
+            kept_ms=_kept_ms(AdminClient(config), there, timeout),
+            oldest=_records(consumer, beginnings, timeout),
+            unread=_records(consumer, where_the_group_goes_on(consumer, partitions, timeout), timeout),
+        )
+    finally:
+        consumer.close()
+
+
+def _records(consumer: Consumer, places: list[TopicPartition], timeout: float) -> list[Record]:
+    return [Record.of(message) for message in first_records(consumer, places, timeout)]
+
+
+def _kept_ms(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, int | None]:
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    if not resources:
+        return {}
+    answers = admin.describe_configs(resources, request_timeout=timeout)
+    return {resource.name: _retention(future.result(2 * timeout)) for resource, future in answers.items()}
+
+
+def _retention(config: dict[str, ConfigEntry]) -> int | None:
+    """A topic that is only compacted keeps the last record of each key for ever."""
+    milliseconds = int(config["retention.ms"].value)
+    return None if milliseconds < 0 or "delete" not in config["cleanup.policy"].value else milliseconds
