@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry
+from confluent_kafka.admin._config import ConfigResource
 
 from infrastructure.consumer_lag import first_records, where_the_group_goes_on
 from infrastructure.kafka_config import connection_config
@@ -47,7 +48,7 @@ def _records(consumer: Consumer, places: list[TopicPartition], timeout: float) -
 
 
 def _kept_ms(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, int | None]:
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    resources = [ConfigResource("topic", topic) for topic in topics]
     if not resources:
         return {}
     answers = admin.describe_configs(resources, request_timeout=timeout)
@@ -56,5 +57,5 @@ def _kept_ms(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[
 
 def _retention(config: dict[str, ConfigEntry]) -> int | None:
     """A topic that is only compacted keeps the last record of each key for ever."""
-    milliseconds = int(config["retention.ms"].value)
-    return None if milliseconds < 0 or "delete" not in config["cleanup.policy"].value else milliseconds
+    milliseconds = int(config["retention.ms"].value or -1)
+    return None if milliseconds < 0 or "delete" not in (config["cleanup.policy"].value or "") else milliseconds
