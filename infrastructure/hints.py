@@ -1,4 +1,4 @@
-"""Hints that something new may be stored, so that readers need not wait for their next poll.
+"""Hints that something new may be stored, or projected, so that readers need not wait for their next poll.
 
 A hint is sent after the commit, on a connection of its own: a NOTIFY inside the append would take a lock
 of the whole server at commit. Hints may be lost, late or in vain. Nothing but speed depends on them.
@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable
 from threading import Condition, Event
 from time import monotonic
+from typing import LiteralString
 
 from infrastructure.fork import in_each_forked_child
 from infrastructure.postgres import Timeouts, connect
@@ -15,6 +16,8 @@ from infrastructure.supervisor import Loop, beat
 
 NOTIFY = "NOTIFY counterfoil_stored"
 LISTEN = "LISTEN counterfoil_stored"
+NOTIFY_PROJECTED = "NOTIFY counterfoil_projected"
+LISTEN_PROJECTED = "LISTEN counterfoil_projected"
 HEARTBEAT = "SELECT 1"
 
 LEAST_INTERVAL = 0.005
@@ -34,8 +37,8 @@ class HintSender:
     one is sent when it is back. A forked child gets a thread and a connection of its own.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, notify: LiteralString = NOTIFY) -> None:
+        self._dsn, self._notify = dsn, notify
         self._closed = False
         self._changed: Condition
         self._loop: Loop | None
@@ -74,7 +77,7 @@ class HintSender:
             while not stop.is_set():
                 asked = self._wait_for_something_to_send(stop)
                 if asked > self._sent:
-                    connection.execute(NOTIFY)
+                    connection.execute(self._notify)
                     with self._changed:
                         self._sent = asked
                         self._changed.notify_all()

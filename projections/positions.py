@@ -48,6 +48,12 @@ HOLD = """
     WHERE projection = %(projection)s AND shard = %(shard)s AND shards = %(shards)s
 """
 
+LAG = """
+    SELECT greatest(0, coalesce((SELECT max(position) FROM stored_events), 0) - %(position)s),
+           coalesce((SELECT extract(epoch FROM clock_timestamp() - stored_at)::float8
+                     FROM stored_events WHERE position > %(position)s ORDER BY position LIMIT 1), 0)
+"""
+
 REMOVE = "DELETE FROM projection_positions WHERE projection = %s"
 
 BEGIN_AT = """
@@ -114,9 +120,15 @@ def move(tx: Connection, place: Place, to: int, anchor: bytes) -> Place:
     return Place(place.projection, place.shard, place.shards, place.version, to, anchor)
 
 
-def beat(connection: Connection, place: Place) -> None:
-    """A sign of life while there is nothing to move."""
-    connection.execute(BEAT, vars(place))
+def beat(connection: Connection, place: Place) -> bool:
+    """A sign of life while there is nothing to move. False when the row was replaced."""
+    return connection.execute(BEAT, vars(place)).rowcount == 1
+
+
+def lag(connection: Connection, position: int) -> tuple[int, float]:
+    """How many positions are stored above this one, and for how many seconds the first of them has been there."""
+    row = connection.execute(LAG, {"position": position}, prepare=True).fetchone()
+    return (int(row[0]), float(row[1])) if row else (0, 0.0)
 
 
 def hold(connection: Connection, place: Place, position: int, event_id: str | None, reason: str) -> None:

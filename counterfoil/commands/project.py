@@ -1,23 +1,84 @@
-"""Run a projection: events from Kafka into its read model."""
+"""Run a projection: events into its read model, from Kafka or from the event store, as its folder says."""
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
+from counterfoil.groups import RunUnlessTold
+from counterfoil.output import complain
+from domain.loading import load_business
 from infrastructure import metrics, migrate
+from infrastructure.outbox import Outbox, load_outbox
+from infrastructure.pooler import require_direct
+from infrastructure.postgres import connect
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
-from projections.loading import load_projection
+from projections.loading import Feed, LoadedProjection, load_projection
+from projections.resharding import MOST_SHARDS, reshard
 from projections.runner import Runner
+from projections.store_process import StoreRunner
+
+app = typer.Typer(
+    cls=RunUnlessTold,
+    no_args_is_help=True,
+    subcommand_metavar="MODULE | COMMAND [ARGS]...",
+    help="Apply events to a projection: `project projections.inventory`. Divide its work: `project shards`.",
+)
+
+Module = Annotated[str, typer.Argument(help="Module of the projection, such as projections.inventory.")]
 
 
-def project(
-    name: Annotated[str, typer.Argument(help="Module of the projection, such as projections.inventory.")],
+@app.command()
+def run(
+    module: Module,
+    shard: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Work on this shard and no other; may be repeated. For projections fed by the store."),
+    ] = None,
 ) -> None:
-    """Apply events from Kafka to a projection until SIGTERM or Ctrl-C. Several may run: they share the work."""
+    """Apply events to a projection until SIGTERM or Ctrl-C. Several may run: they share the work.
+
+    `run` may be left out.
+    """
     stop = stop_on_signals()
     settings = Settings.load()
-    loaded = load_projection(name)
+    loaded = load_projection(module)
+    if loaded.feed is Feed.KAFKA and shard:
+        raise typer.BadParameter(f"{module} is fed by Kafka, which shares out the work itself", param_hint="--shard")
+    runner = _fed_by_the_store(loaded, settings, shard or []) if loaded.feed is Feed.STORE else None
     migrate.check(loaded.dsn(), loaded.migrations)
+    if runner is not None:
+        runner.shards()  # a shard that is not there is said at once
     metrics.serve(settings.metrics_port)
-    keep_running(loaded.projection.consumer_name, Runner(loaded.projection, loaded.dsn(), settings).run, stop)
+    work = runner.run if runner is not None else Runner(loaded.projection, loaded.dsn(), settings).run
+    keep_running(loaded.projection.consumer_name, work, stop)
+
+
+@app.command()
+def shards(
+    module: Module,
+    number: Annotated[int, typer.Argument(min=1, max=MOST_SHARDS, help="How many there shall be.")],
+) -> None:
+    """Divide the work on a projection that is fed by the store into so many shards, by aggregate.
+
+    Its processes may be running: they go on with the new shards.
+    """
+    loaded = load_projection(module)
+    if loaded.feed is not Feed.STORE:
+        complain(f"{module} is fed by Kafka, whose partitions are its shards.")
+        raise typer.Exit(1)
+    migrate.check(loaded.dsn(), loaded.migrations)
+    place = reshard(loaded.dsn(), loaded.projection, _outboxes(loaded), number)
+    typer.echo(f"{module} has {number} shards, all at position {place.position}.", err=True)
+
+
+def _fed_by_the_store(loaded: LoadedProjection, settings: Settings, only: list[int]) -> StoreRunner:
+    with closing(connect(loaded.dsn(), application_name="counterfoil project")) as store:
+        require_direct(store, "a projection that is fed by the store, which keeps a lock in its session,")
+    return StoreRunner(loaded.projection, _outboxes(loaded), loaded.dsn(), settings, only)
+
+
+def _outboxes(loaded: LoadedProjection) -> list[Outbox]:
+    load_business()  # the store has the events of everybody
+    return [load_outbox(name) for name in loaded.outboxes]

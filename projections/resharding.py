@@ -1,0 +1,87 @@
+"""Another number of shards for a projection that is fed by the store, without a pause longer than one transaction."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from domain.errors import CounterfoilError
+from infrastructure.event_reader import EventReader
+from infrastructure.outbox import Outbox
+from infrastructure.postgres import Connection, connect
+from projections import positions
+from projections.applying import apply_contracts
+from projections.base import Projection
+from projections.positions import Place
+from projections.stored_contracts import ContractMapper
+
+MOST_SHARDS = 1_000
+
+LARGEST_DISTANCE = 100_000
+"""Positions between the first and the last shard that are made up for in the one transaction."""
+
+_PAGE = 1_000
+
+
+@dataclass(eq=False)
+class CannotReshard(CounterfoilError):
+    """The shards are as they were. reason: why, and what to do."""
+
+    projection: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The shards of {self.projection!r} were not changed: {self.reason}."
+
+
+def reshard(dsn: str, projection: Projection, outboxes: Sequence[Outbox], shards: int) -> Place:
+    """Gives the projection so many shards, all at one position; returns the first of them.
+
+    Runners may be at work. In one transaction that holds all positions, the shards that are behind are brought up
+    to the one that is furthest, then replaced; so no event is left out or applied twice. The runners wait
+    for it, notice, and begin again with the new shards. Raises CannotReshard, Unmappable, psycopg's errors, and
+    what a handler raises; then nothing has changed.
+    """
+    name = f"counterfoil project {projection.consumer_name}"
+    with closing(connect(dsn, application_name=name)) as session, closing(connect(dsn, application_name=name)) as other:
+        reader = EventReader(other)  # each of its statements needs a new snapshot, so it stands outside
+        with session.transaction():
+            positions.begin(session, projection.consumer_name, projection.version)
+            places = positions.lock(session, projection.consumer_name)
+            furthest = max(places, key=lambda place: place.position)
+            _refuse_what_cannot_be(projection, places, furthest)
+            for place in places:
+                _bring_up(place, furthest, projection, outboxes, reader, session)
+            positions.replace(
+                session, projection.consumer_name, shards, projection.version, furthest.position, furthest.anchor
+            )
+    return Place(projection.consumer_name, 0, shards, projection.version, furthest.position, furthest.anchor)
+
+
+def _refuse_what_cannot_be(projection: Projection, places: Sequence[Place], furthest: Place) -> None:
+    version = places[0].version
+    if version != projection.version:
+        reason = f"its rows are of version {version}, this code is of version {projection.version}: rebuild it first"
+        raise CannotReshard(projection.consumer_name, reason)
+    distance = furthest.position - min(place.position for place in places)
+    if distance > LARGEST_DISTANCE:
+        reason = f"they are {distance} positions apart; let all of them catch up first"
+        raise CannotReshard(projection.consumer_name, reason)
+
+
+def _bring_up(
+    place: Place, to: Place, projection: Projection, outboxes: Sequence[Outbox], reader: EventReader, tx: Connection
+) -> None:
+    """Applies what the shard lacks of what another one has passed. All of that is settled."""
+    mapper = ContractMapper(projection, outboxes, reader.namespace(), place.shard, place.shards)
+    position = place.position
+    while position < to.position:
+        events = [event for event in reader.read(position, _PAGE).events if event.position <= to.position]
+        if not events:
+            raise CannotReshard(projection.consumer_name, "events are missing: was the store set back?")
+        mapped = mapper.map(events)
+        if mapped.unmappable is not None:
+            raise mapped.unmappable
+        if refused := apply_contracts(mapped.contracts, projection, tx, lambda: None):
+            event_id, answer = next(iter(refused.items()))
+            raise CannotReshard(projection.consumer_name, f"event {event_id} is refused: {answer.reason}")
+        position = events[-1].position
