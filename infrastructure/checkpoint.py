@@ -1,11 +1,11 @@
-"""The position up to which a relay has published everything, moved only by the holder of its lease."""
+"""The position up to which a shard of a relay has published everything, moved only by the holder of its lease."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
 from typing import LiteralString
 
-from infrastructure.lease import Lease
+from infrastructure.lease import Lease, Shard
 from infrastructure.postgres import Connection
 
 ADVANCE = """
@@ -15,7 +15,7 @@ ADVANCE = """
         held_position = CASE WHEN held_position > %(to)s THEN held_position END,
         held_reason = CASE WHEN held_position > %(to)s THEN held_reason END,
         held_since = CASE WHEN held_position > %(to)s THEN held_since END
-    WHERE relay = %(relay)s AND epoch = %(epoch)s AND owner = %(owner)s AND position = %(from)s
+    WHERE relay = %(relay)s AND shard = %(shard)s AND epoch = %(epoch)s AND owner = %(owner)s AND position = %(from)s
     RETURNING 1
 """
 
@@ -24,28 +24,34 @@ HOLD = """
     SET lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
         held_position = %(held)s, held_reason = %(reason)s,
         held_since = CASE WHEN held_position = %(held)s THEN held_since ELSE clock_timestamp() END
-    WHERE relay = %(relay)s AND epoch = %(epoch)s AND owner = %(owner)s AND position < %(held)s
+    WHERE relay = %(relay)s AND shard = %(shard)s AND epoch = %(epoch)s AND owner = %(owner)s AND position < %(held)s
     RETURNING 1
 """
 
-ANCHOR = "SELECT anchor FROM relay_checkpoints WHERE relay = %s"
+ANCHOR = "SELECT anchor FROM relay_checkpoints WHERE relay = %s AND shard = %s"
 
-READ_CHECKPOINT = """
-    SELECT relay, position, anchor, epoch, owner, lease_expires_at > clock_timestamp(), beat_at,
-           extract(epoch FROM clock_timestamp() - beat_at)::float8, held_position, held_reason, held_since
-    FROM relay_checkpoints WHERE relay = %s
+READ_CHECKPOINTS = """
+    SELECT relay, shard, shards, generation, position, anchor, epoch, owner,
+           lease_expires_at > clock_timestamp(), beat_at,
+           extract(epoch FROM clock_timestamp() - beat_at)::float8, held_position, held_reason, held_since,
+           coalesce(paused_until > clock_timestamp(), false), paused_since
+    FROM relay_checkpoints WHERE relay = %s ORDER BY shard
 """
 
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """A relay's row, for people and health checks. Times are the database's; ages are seconds.
+    """The row of a relay's shard, for people and health checks. Times are the database's; ages are seconds.
 
-    anchor: fingerprint of the event at `position`. leased: whether its owner's lease runs. held_position: an event
-    that the relay cannot pass, and why.
+    generation: how often it was moved back or its shards were changed. anchor: fingerprint of the event at
+    `position`. leased: whether its owner's lease runs. held_position: an event that the relay cannot pass, and
+    why. paused: whether nobody may publish for it now.
     """
 
     relay: str
+    shard: int
+    shards: int
+    generation: int
     position: int
     anchor: bytes | None
     epoch: int
@@ -56,6 +62,8 @@ class CheckpointStatus:
     held_position: int | None
     held_reason: str | None
     held_since: datetime | None
+    paused: bool
+    paused_since: datetime | None
 
 
 def advance(
@@ -83,16 +91,20 @@ def hold(connection: Connection, lease: Lease, position: int, reason: str) -> No
     _change(connection, lease, HOLD, {"held": position, "reason": reason})
 
 
-def read_anchor(connection: Connection, relay: str) -> bytes | None:
+def read_anchor(connection: Connection, shard: Shard) -> bytes | None:
     """None when there is nothing to compare with: at the beginning, or after an operator moved the checkpoint."""
-    row = connection.execute(ANCHOR, (relay,)).fetchone()
+    row = connection.execute(ANCHOR, (shard.relay, shard.number)).fetchone()
     return row[0] if row else None
 
 
-def read_checkpoint(connection: Connection, relay: str) -> CheckpointStatus | None:
-    """None for a relay that has never run."""
-    row = connection.execute(READ_CHECKPOINT, (relay,)).fetchone()
-    return CheckpointStatus(*row) if row else None
+def read_checkpoints(connection: Connection, relay: str) -> list[CheckpointStatus]:
+    """Of all shards of the relay, by number; none for a relay that has never run."""
+    return [CheckpointStatus(*row) for row in connection.execute(READ_CHECKPOINTS, (relay,))]
+
+
+def read_checkpoint(connection: Connection, relay: str, shard: int = 0) -> CheckpointStatus | None:
+    """None for a relay that has never run or has no such shard."""
+    return next((each for each in read_checkpoints(connection, relay) if each.shard == shard), None)
 
 
 def _change(

@@ -78,6 +78,18 @@ READ_EVENTS = """
     FROM stored_events WHERE position >= %s ORDER BY position LIMIT %s
 """
 
+READ_EVENTS_WITHIN = """
+    SELECT originator_id, originator_version, topic, state, position
+    FROM (
+        SELECT originator_id, originator_version, topic, state, position,
+               sum(octet_length(state)) FILTER (WHERE position > %(after)s)
+                   OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+        FROM stored_events WHERE position >= %(after)s ORDER BY position LIMIT %(limit)s
+    ) AS page
+    WHERE coalesce(before, 0) < %(bytes)s
+    ORDER BY position
+"""
+
 OPEN_WRITE_TRANSACTIONS = """
     SELECT DISTINCT pid, virtualtransaction FROM pg_locks
     WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
@@ -126,16 +138,20 @@ class EventReader:
         if self._one(IS_STANDBY):
             raise NotAPrimary
 
-    def read(self, after: int, limit: int) -> Page:
-        """The next events after a position, at most `limit` of them. One round trip, three at a gap."""
-        anchor, events = self._rows(after, limit)
+    def read(self, after: int, limit: int, max_bytes: int | None = None) -> Page:
+        """The next events after a position, at most `limit` of them. One round trip, three at a gap.
+
+        max_bytes: no further event once the states of those before it are as large as that, or larger; so there
+        is at least one, and what is read is bounded by that and one event.
+        """
+        anchor, events = self._rows(after, limit, max_bytes)
         deliverable = self._before_the_first_unsettled_gap(after, events)
         if deliverable == len(events):
             return Page(events, settled=True, anchor=anchor)
         holders = self._holders()
         if self._proof.look(after, events[-1].position, holders):
             metrics.GAP_PROOFS.inc()
-            anchor, events = self._rows(after, limit)
+            anchor, events = self._rows(after, limit, max_bytes)
             deliverable = self._before_the_first_unsettled_gap(after, events)
             if deliverable == len(events):
                 return Page(events, settled=True, anchor=anchor)
@@ -156,9 +172,13 @@ class EventReader:
         """Every open transaction that has written events, the oldest first. What holds a reader back is among them."""
         return [HolderReport(*row) for row in self._connection.execute(DESCRIBE_OPEN_WRITE_TRANSACTIONS)]
 
-    def _rows(self, after: int, limit: int) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
-        rows = self._connection.execute(READ_EVENTS, (after, limit + 1), prepare=True, binary=True).fetchall()
-        events = [RecordedEvent(*row) for row in rows]
+    def _rows(self, after: int, limit: int, max_bytes: int | None) -> tuple[RecordedEvent | None, list[RecordedEvent]]:
+        if max_bytes is None:
+            found = self._connection.execute(READ_EVENTS, (after, limit + 1), prepare=True, binary=True)
+        else:
+            bounds = {"after": after, "limit": limit + 1, "bytes": max_bytes}
+            found = self._connection.execute(READ_EVENTS_WITHIN, bounds, prepare=True, binary=True)
+        events = [RecordedEvent(*row) for row in found.fetchall()]
         if events and events[0].position == after:
             return events[0], events[1:]
         return None, events[:limit]

@@ -1,8 +1,7 @@
-"""One turn of a relay: read, map, publish, advance. What waits, retries and reconnects is in relay_loop.py."""
+"""One turn of a relay's shard: read, map, publish, advance. What waits, retries and reconnects is in relay_shard.py."""
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Event
@@ -12,13 +11,14 @@ import psycopg
 
 from infrastructure import checkpoint, metrics
 from infrastructure.event_ids import fingerprint
-from infrastructure.event_reader import EventReader, Page, RecordedEvent
+from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.kafka_faults import Fault
 from infrastructure.lease import Lease
 from infrastructure.outbox import Outbox
-from infrastructure.outgoing import Batch, MessageMapper
+from infrastructure.outgoing import MessageMapper
 from infrastructure.postgres import Connection
-from infrastructure.publisher import OutgoingMessage, Publisher, PublishFailed
+from infrastructure.publisher import Mark, Publisher, PublishFailed
+from infrastructure.relay_batch import Batch, Impassable, Preparer, SetBack
 from infrastructure.supervisor import beat
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,11 @@ class Step:
 
 
 class Relay:
-    """Publishes what is stored after its checkpoint, in order, for as long as it has the lease.
+    """Publishes what is stored after its checkpoint, in order, for as long as it has the lease of a shard.
+
+    While a batch is under way to Kafka the next one is read and mapped, and no more than that: so a slow
+    Kafka slows the reading, and two batches are in memory. The next one is sent when the checkpoint covers
+    the last one, so a crash repeats no more than one.
 
     Guarantees: the checkpoint covers an event only once Kafka has acknowledged all that it became, and all
     before it. No transaction is open while it waits for Kafka. Nothing is sent once the lease cannot be
@@ -62,13 +66,24 @@ class Relay:
     Not guaranteed: that a message is published once. A repeat has the same key, value and headers.
     """
 
-    def __init__(self, outbox: Outbox, publisher: Publisher, lease: Lease, position: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        publisher: Publisher,
+        lease: Lease,
+        position: int,
+        batch_size: int,
+        batch_bytes: int = 16_000_000,
+    ) -> None:
         """position: the one that the lease came with. Call `connect` before the first step."""
         self._outbox, self._publisher, self._lease = outbox, publisher, lease
-        self._batch_size = batch_size
-        self._careful = False
+        self._batch_size, self._batch_bytes = batch_size, batch_bytes
+        self._careful = self._resumed = False
+        self._prepared: Batch | SetBack | None = None
         self._anchor: bytes | None = None
         self._held: tuple[int, str] | None = None
+        self.shard = lease.shard
+        self.loop = f"{lease.relay}/{lease.shard.number}"
         self.position = position
 
     def connect(self, connection: Connection) -> None:
@@ -78,23 +93,30 @@ class Relay:
         """
         self._connection = connection
         self._reader = EventReader(connection)
-        self._mapper = MessageMapper(self._outbox, self._reader.namespace())
+        mapper = MessageMapper(self._outbox, self._reader.namespace())
+        self._preparer = Preparer(
+            self._reader, mapper, self.shard, self._batch_size, self._batch_bytes, self.keep_lease
+        )
         self._reload()
 
     def step(self, stop: Event) -> Step:
         """Raises LeaseLost, after which nothing more may be sent, and psycopg's errors, after which to reconnect."""
         self.keep_lease()
-        page = self._reader.read(self.position, 1 if self._careful else self._batch_size)
-        if self._was_set_back(page):
+        try:
+            resumed = self._resume()
+        except PublishFailed as failure:
+            return self._refused(0, failure)
+        batch, self._prepared = self._prepared or self._prepare(self._mark), None
+        if not resumed or isinstance(batch, SetBack):
             return self._wait_for_an_operator()
-        if not page.events:
+        if batch.is_empty:
             return Step(Outcome.IDLE, self.position)
-        batch = self._mapper.batch(page.events)
-        acknowledged, failure = self._publish(batch.messages, stop)
+        acknowledged, failed = self._publish(batch, stop)
         self._advance(batch.covered(acknowledged))
-        step = self._step(batch, acknowledged, failure)
+        step = self._outcome(batch, acknowledged, failed)
         # After trouble one event at a time until it is over, so that each attempt repeats as little as possible.
-        self._careful = step.outcome in (Outcome.REFUSED, Outcome.HELD)
+        in_trouble = step.outcome in (Outcome.REFUSED, Outcome.HELD)
+        self._careful = in_trouble or (self._careful and not batch.messages)
         return step
 
     def keep_lease(self) -> None:
@@ -102,7 +124,7 @@ class Relay:
 
         Raises LeaseLost when the lease cannot be proven any more.
         """
-        beat(self._lease.relay)
+        beat(self.loop)
         if monotonic() > self._renew_at:
             self._renew()
         if not self._lease.is_provable:
@@ -116,34 +138,36 @@ class Relay:
         """Lets another relay in at once."""
         self._lease.release(self._connection)
 
-    def _was_set_back(self, page: Page) -> bool:
-        """Whether the store was restored from a backup, or lost its tail in a failover: it would use positions
-        again that the checkpoint covers, and so the new events there would be skipped."""
-        if self._anchor is None:
-            return not page.events and page.settled and self.position > self._reader.highest_position()
-        return page.anchor is None or fingerprint(page.anchor) != self._anchor
+    # --- Where it stands -------------------------------------------------------------------------------
 
-    def _wait_for_an_operator(self) -> Step:
-        """It stays an alarm until the checkpoint is put right."""
-        self._say_held(self.position, SET_BACK)
-        self._reload()
-        return Step(Outcome.HELD, self.position, reason=SET_BACK)
+    @property
+    def _mark(self) -> Mark:
+        return Mark(self.position, self._lease.generation, self._anchor)
 
     def _reload(self) -> None:
-        """The checkpoint as it is stored."""
+        """The checkpoint as it is stored. What was prepared from another one is forgotten."""
         self.position = self._renew()
-        self._anchor = checkpoint.read_anchor(self._connection, self._lease.relay)
+        self._anchor = checkpoint.read_anchor(self._connection, self.shard)
+        self._forget()
 
-    def _publish(self, messages: Sequence[OutgoingMessage], stop: Event) -> tuple[int, PublishFailed | None]:
-        if not messages:
-            return 0, None
-        try:
-            acknowledged, failure = self._publisher.publish(messages, stop, self.keep_lease), None
-        except PublishFailed as error:
-            acknowledged, failure = error.acknowledged, error
-        for topic, count in Counter(message.topic for message in messages[:acknowledged]).items():
-            metrics.RELAY_PUBLISHED.labels(self._lease.relay, topic).inc(count)
-        return acknowledged, failure
+    def _forget(self) -> None:
+        """After trouble: nothing is prepared, and the publisher says first what it has for certain."""
+        self._prepared = None
+        self._resumed = False
+
+    def _resume(self) -> bool:
+        """Asks the publisher after a start and after trouble. Kafka may know better than the row, which is written
+        later: then the row is brought up to it. False when the store does not have what Kafka has been told."""
+        if self._resumed:
+            return True
+        found = self._publisher.resume(self._mark, self.keep_lease)
+        if found.position > self.position:
+            last = self._reader.read(found.position, 1).anchor
+            if last is None or found.anchor not in (None, fingerprint(last)):
+                return False
+            self._advance(last)
+        self._resumed = True
+        return True
 
     def _advance(self, to: RecordedEvent | None) -> None:
         if to is None:
@@ -157,30 +181,6 @@ class Relay:
         self.position, self._anchor = to.position, anchor
         self._renewed()
 
-    def _step(self, batch: Batch, acknowledged: int, failure: PublishFailed | None) -> Step:
-        if failure and failure.fault is Fault.MESSAGE and failure.index == acknowledged:
-            return self._hold(batch.messages[acknowledged].position, f"Kafka refuses it: {failure.error}", acknowledged)
-        if failure:
-            return Step(Outcome.REFUSED, self.position, acknowledged, failure.error, failure.fault)
-        if acknowledged < len(batch.messages):
-            return Step(Outcome.STOPPED, self.position, acknowledged)
-        if batch.unmappable:
-            return self._hold(batch.unmappable.position, batch.unmappable.problem, acknowledged)
-        self._held = None
-        return Step(Outcome.MOVED, self.position, acknowledged)
-
-    def _hold(self, position: int, reason: str, published: int) -> Step:
-        checkpoint.hold(self._connection, self._lease, position, reason)
-        self._renewed()
-        self._say_held(position, reason)
-        return Step(Outcome.HELD, self.position, published, reason)
-
-    def _say_held(self, position: int, reason: str) -> None:
-        if self._held != (position, reason):
-            self._held = (position, reason)
-            fields = {"relay": self._lease.relay, "position": position, "reason": reason}
-            logger.error("the relay cannot pass an event", extra=fields)
-
     def _renew(self) -> int:
         position = self._lease.renew(self._connection)
         self._renewed()
@@ -188,3 +188,80 @@ class Relay:
 
     def _renewed(self) -> None:
         self._renew_at = monotonic() + self._lease.seconds / 3
+
+    # --- What goes out ---------------------------------------------------------------------------------
+
+    def _prepare(self, after: Mark) -> Batch | SetBack:
+        return self._preparer.batch(after.position, after.anchor, self._careful)
+
+    def _publish(self, batch: Batch, stop: Event) -> tuple[int, PublishFailed | None]:
+        if not batch.messages:
+            return 0, None
+        last = batch.events[-1]
+        covers = Mark(last.position, self._lease.generation, fingerprint(last))
+        sending = self._publisher.send(batch.messages, covers, self.keep_lease)
+        try:
+            self._prefetch(batch, covers, stop)
+        except BaseException:
+            sending.drop()
+            raise
+        try:
+            acknowledged, failure = sending.wait(stop, self.keep_lease), None
+        except PublishFailed as error:
+            acknowledged, failure = error.acknowledged, error
+        for topic, count in Counter(message.topic for message in batch.messages[:acknowledged]).items():
+            metrics.RELAY_PUBLISHED.labels(self._lease.relay, topic).inc(count)
+        return acknowledged, failure
+
+    def _prefetch(self, batch: Batch, covers: Mark, stop: Event) -> None:
+        """What comes behind this batch, if it will be sent at all: not after trouble, and never past an event
+        that cannot be passed."""
+        if batch.full and not self._careful and not stop.is_set():
+            following = self._prepare(covers)
+            self._prepared = following if isinstance(following, Batch) and not following.is_empty else None
+
+    # --- What came of it -------------------------------------------------------------------------------
+
+    def _outcome(self, batch: Batch, acknowledged: int, failure: PublishFailed | None) -> Step:
+        if failure and not (failure.fault is Fault.MESSAGE and failure.index == acknowledged):
+            return self._refused(acknowledged, failure)
+        if failure:
+            refused = Impassable(batch.event_of(acknowledged), f"Kafka refuses it: {failure.error}")
+            return self._cannot_pass(refused, acknowledged)
+        if acknowledged < len(batch.messages):
+            self._forget()
+            return Step(Outcome.STOPPED, self.position, acknowledged)
+        if batch.unmappable:
+            return self._cannot_pass(batch.unmappable, acknowledged)
+        self._held = None
+        return Step(Outcome.MOVED, self.position, acknowledged)
+
+    def _refused(self, acknowledged: int, failure: PublishFailed) -> Step:
+        self._forget()
+        return Step(Outcome.REFUSED, self.position, acknowledged, failure.error, failure.fault)
+
+    def _cannot_pass(self, event: Impassable, published: int) -> Step:
+        """The one place where it is decided what becomes of an event that cannot be passed.
+
+        Everything before it is published and covered by the checkpoint, and nothing behind it was sent.
+        """
+        self._forget()
+        return self._hold(event.event.position, event.reason, published)
+
+    def _hold(self, position: int, reason: str, published: int) -> Step:
+        checkpoint.hold(self._connection, self._lease, position, reason)
+        self._renewed()
+        self._say_held(position, reason)
+        return Step(Outcome.HELD, self.position, published, reason)
+
+    def _wait_for_an_operator(self) -> Step:
+        """It stays an alarm until the checkpoint is put right."""
+        self._say_held(self.position, SET_BACK)
+        self._reload()
+        return Step(Outcome.HELD, self.position, reason=SET_BACK)
+
+    def _say_held(self, position: int, reason: str) -> None:
+        if self._held != (position, reason):
+            self._held = (position, reason)
+            fields = {"relay": self._lease.relay, "shard": self.shard.number, "position": position, "reason": reason}
+            logger.error("the relay cannot pass an event", extra=fields)

@@ -107,7 +107,8 @@ class RelayLoop:
             acquired = acquire(connection, self.name, seconds)
             if acquired is not None:
                 lease, position = acquired
-                return Relay(self._outbox, self._publisher, lease, position, self._settings.relay_batch_size)
+                size, max_bytes = self._settings.relay_batch_size, self._settings.relay_batch_bytes
+                return Relay(self._outbox, self._publisher, lease, position, size, max_bytes)
             self._enter(State.STANDBY)
             stop.wait(min(1.0, seconds / 5))
         return None

@@ -50,6 +50,8 @@ class Settings(BaseSettings):
 
     relay_batch_size: Count = 500
     """Stored events read, mapped and published at once."""
+    relay_batch_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 16_000_000
+    """A batch ends when it is so large; one event may go beyond. Two batches of a shard are in memory."""
     relay_poll_busy: Seconds = 0.02
     """Longest wait for new events while there were some in the last second."""
     relay_poll_idle: Seconds = 0.5
@@ -64,6 +66,10 @@ class Settings(BaseSettings):
     """Longest wait for a first record; a batch is what is there by then, and waits for no more."""
     handler_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Attempts at an event that fails for no known transient cause, before it is quarantined."""
+    quarantine_per_key: Count = 10_000
+    """Most entries of one key in a projection's quarantine; what comes then waits in Kafka."""
+    quarantine_total: Count = 100_000
+    """Most entries in all in a projection's quarantine; what comes then waits in Kafka."""
     session_timeout: Annotated[float, Field(ge=1, le=300)] = 10.0
     """A consumer that Kafka has not heard from for this long loses its partitions."""
 

@@ -154,7 +154,7 @@ def test_after_a_takeover_everything_the_old_holder_writes_is_refused(one: Conne
     ):
         with pytest.raises(LeaseLost) as lost:
             write()
-        assert (lost.value.relay, lost.value.epoch) == (RELAY, 1)
+        assert (lost.value.relay, lost.value.shard, lost.value.epoch) == (RELAY, 0, 1)
         assert not old.is_provable
     old.release(one)
     assert acquire(one, RELAY, 60) is None, "a late release does not free the successor's lease"

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from threading import Event
 
 from infrastructure import logs
-from infrastructure.publisher import KafkaPublisher, OutgoingMessage
+from infrastructure.publisher import KafkaPublisher, Mark, OutgoingMessage, Sending
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
 from tests.support.parcels import parcel_outbox
+
+Turn = Callable[[], None]
 
 BEFORE_PRODUCE = "before-produce"
 BEFORE_ACK = "before-ack"
 BEFORE_CHECKPOINT = "before-checkpoint"
 AFTER_CHECKPOINT = "after-checkpoint"
 POINTS = (BEFORE_PRODUCE, BEFORE_ACK, BEFORE_CHECKPOINT, AFTER_CHECKPOINT)
-
-_TURNS_BEFORE_ALL_IS_HANDED_OVER = 2
 
 
 class Interrupted:
@@ -34,38 +34,49 @@ class Interrupted:
         # After the checkpoint of a batch nothing happens until the next one is read.
         self._batch = batch + 1 if at == AFTER_CHECKPOINT else batch
         self._count = 0
+        self._signalled = False
 
-    def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None) -> int:
+    def resume(self, stored: Mark, turn: Turn) -> Mark:
+        return self._inner.resume(stored, turn)
+
+    def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Turn) -> Sending:
         self._count += 1
+        self._signalled = False
         if self._at in (BEFORE_PRODUCE, AFTER_CHECKPOINT):
             self._now()
-        published = self._inner.publish(messages, stop, self._counted(turn) if self._at == BEFORE_ACK else turn)
+        self._sending = self._inner.send(messages, covers, turn)
+        return self
+
+    def wait(self, stop: Event, turn: Turn) -> int:
+        published = self._sending.wait(stop, self._then(turn) if self._at == BEFORE_ACK else turn)
         if self._at == BEFORE_CHECKPOINT:
             self._now()
         self._take_time(turn)
         return published
 
+    def drop(self) -> None:
+        self._sending.drop()
+
     def close(self) -> None:
         self._inner.close()
 
-    def _counted(self, turn: Callable[[], None]) -> Callable[[], None]:
-        turns = 0
+    def _then(self, turn: Turn) -> Turn:
+        """The first turn of waiting comes when all that may go has been handed over, and no report was taken in."""
 
-        def counted() -> None:
-            nonlocal turns
-            turns += 1
-            if turns == _TURNS_BEFORE_ALL_IS_HANDED_OVER + 1:
+        def signalled() -> None:
+            if not self._signalled:
+                self._signalled = True
                 self._now()
             turn()
 
-        return counted
+        return signalled
 
     def _now(self) -> None:
         if self._count == self._batch:
             print(f"{signal.Signals(self._signum).name} {self._at}", flush=True)
             os.kill(os.getpid(), self._signum)
 
-    def _take_time(self, turn: Callable[[], None]) -> None:
+    def _take_time(self, turn: Turn) -> None:
         """As if the acknowledgement had been long in coming."""
         until = time.monotonic() + self._slow
         while time.monotonic() < until:

@@ -13,7 +13,7 @@ from infrastructure.lease import acquire
 from infrastructure.outbox import Outbox
 from infrastructure.outbox_relay import Relay
 from infrastructure.postgres import connect
-from infrastructure.publisher import OutgoingMessage, Publisher
+from infrastructure.publisher import Mark, OutgoingMessage, Publisher, Sending
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from tests.support.kafka import Kafka
@@ -21,19 +21,27 @@ from tests.support.processes import Program, Programs
 from tests.support.published import Published
 from tests.support.wait import eventually
 
+Turn = Callable[[], None]
+
 NEVER = Event()
 ENDS_WITHIN = 15.0
 
 
 @contextmanager
 def relay_by_hand(
-    dsn: str, outbox: Outbox, publisher: Publisher, *, batch_size: int = 500, lease: float = 60.0
+    dsn: str,
+    outbox: Outbox,
+    publisher: Publisher,
+    *,
+    batch_size: int = 500,
+    batch_bytes: int = 16_000_000,
+    lease: float = 60.0,
 ) -> Iterator[Relay]:
     """A relay that has the lease and does nothing by itself."""
     with connect(dsn, application_name="test relay") as connection:
         acquired = acquire(connection, outbox.name, lease)
         assert acquired is not None, "another relay has the lease"
-        relay = Relay(outbox, publisher, *acquired, batch_size)
+        relay = Relay(outbox, publisher, *acquired, batch_size, batch_bytes)
         relay.connect(connection)
         yield relay
 
@@ -81,17 +89,28 @@ def relay_program(
 
 @dataclass
 class Recorder:
-    """A publisher that acknowledges everything, unless `answer` says otherwise, and remembers what it was given."""
+    """A publisher that acknowledges everything, unless `answer` says otherwise, and remembers what it was given.
+
+    covers: what each call would cover. resumed: what `resume` answers, if not what it was told.
+    """
 
     answer: Callable[[list[OutgoingMessage]], int] = len
     calls: list[list[OutgoingMessage]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    covers: list[Mark] = field(default_factory=list)
+    dropped: int = 0
+    resumed: Mark | None = None
 
-    def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None) -> int:
+    def resume(self, stored: Mark, turn: Turn) -> Mark:
+        turn()
+        return self.resumed or stored
+
+    def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Turn) -> Sending:
         turn()
         self.calls.append(list(messages))
         self.times.append(monotonic())
-        return self.answer(self.calls[-1])
+        self.covers.append(covers)
+        return _Recorded(self)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -99,6 +118,18 @@ class Recorder:
     @property
     def messages(self) -> list[OutgoingMessage]:
         return [message for call in self.calls for message in call]
+
+
+@dataclass
+class _Recorded:
+    recorder: Recorder
+
+    def wait(self, stop: Event, turn: Turn) -> int:
+        turn()
+        return self.recorder.answer(self.recorder.calls[-1])
+
+    def drop(self) -> None:
+        self.recorder.dropped += 1
 
 
 def steps(found: Iterable[Published | OutgoingMessage], parcel: str | None = None) -> list[int]:
