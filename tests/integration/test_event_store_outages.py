@@ -20,6 +20,7 @@ from infrastructure.migrate import STORE_MIGRATIONS, migrate
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect
 from tests.integration.test_event_store import order
+from tests.support.read_only import becomes_read_only
 from tests.support.stored_events import autocommit, event, open_session, proxied
 from tests.support.wait import eventually
 
@@ -239,18 +240,12 @@ def test_an_append_behind_a_table_lock_fails_in_bounded_time_and_may_be_repeated
 
 def test_sessions_that_turned_read_only_are_replaced(own_postgres: EmbeddedPostgres) -> None:
     """As after a failover that left old sessions open."""
-    with (
-        recorder_at(store_on(own_postgres), patience=20) as recorder,
-        psycopg.connect(own_postgres.dsn(), autocommit=True) as admin,
-    ):
-        admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
-        admin.execute("SELECT pg_reload_conf()")
-        eventually(lambda: admin.execute("SHOW default_transaction_read_only").fetchone() == ("on",))
+    with recorder_at(store_on(own_postgres), patience=20) as recorder:
+        becomes_read_only(own_postgres.dsn(), True)
         with in_background(lambda: recorder.insert_events([event("a")])) as append:
             with pytest.raises(TimeoutError):
                 append.result(1)
-            admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
-            admin.execute("SELECT pg_reload_conf()")
+            becomes_read_only(own_postgres.dsn(), False)
             assert append.result(20)
 
 

@@ -17,6 +17,7 @@ from tests.support.kafka import Kafka, MakeTopic
 from tests.support.messages import Sender, placed
 from tests.support.projecting import projecting
 from tests.support.proxy import TcpProxy
+from tests.support.read_only import becomes_read_only
 from tests.support.tally import CREATE, Tally, tally
 from tests.support.wait import eventually
 
@@ -79,27 +80,17 @@ def test_a_session_that_has_become_read_only_is_given_up_until_somebody_takes_wr
 ) -> None:
     topic, sender = topics("orders"), Sender(kafka.bootstrap)
     first, second = placed("ord_1"), placed("ord_1")
-    with (
-        projecting(Tally(name, (topic,)), dsn, kafka.bootstrap, handler_attempts=1),
-        connected(own_postgres.dsn()) as admin,
-    ):
+    with projecting(Tally(name, (topic,)), dsn, kafka.bootstrap, handler_attempts=1):
         sender.contracts(topic, first)
         eventually(lambda: applied(dsn, name) == [first.event_id], within=20)
-        becomes_read_only(admin, True)
+        becomes_read_only(own_postgres.dsn(), True)
         sender.contracts(topic, second)
         eventually(lambda: retries(name, "25006") == 1, within=20)
         eventually(lambda: retries(name, "OperationalError") >= 2, within=20)
         assert committed(kafka.bootstrap, name, topic) == 1
-        becomes_read_only(admin, False)
+        becomes_read_only(own_postgres.dsn(), False)
         eventually(lambda: applied(dsn, name) == [first.event_id, second.event_id], within=BACK)
     assert nothing_is_in_quarantine(dsn)
-
-
-def becomes_read_only(admin: Connection, read_only: bool) -> None:
-    """As all sessions of a server that is no longer the primary."""
-    admin.execute("SET default_transaction_read_only = off")
-    admin.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if read_only else 'off'}")
-    admin.execute("SELECT pg_reload_conf()")
 
 
 def test_a_lost_reply_to_the_commit_applies_the_event_once(
