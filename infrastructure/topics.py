@@ -59,10 +59,13 @@ def ensure_topics(
     found = _existing(admin, patience)
     for name in names:
         turn()
+        if name not in found and not _create(admin, name, settings, patience):
+            turn()
+            found = _existing(admin, patience)
+            if name not in found:
+                raise TopicsNotReady(name, "LEADER_NOT_AVAILABLE")
         if name in found:
             _compare(name, found[name], settings)
-        else:
-            _create(admin, name, settings, patience)
 
 
 def _existing(admin: AdminClient, patience: float) -> dict[str, int]:
@@ -74,17 +77,19 @@ def _existing(admin: AdminClient, patience: float) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
 
-def _create(admin: AdminClient, name: str, settings: Settings, patience: float) -> None:
+def _create(admin: AdminClient, name: str, settings: Settings, patience: float) -> bool:
+    """False when it is there already: another relay was faster, or the cluster had not told of it yet."""
     topic = NewTopic(name, settings.topic_partitions, settings.topic_replication_factor)
     try:
         admin.create_topics([topic], operation_timeout=patience)[name].result(patience)
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another relay was faster
-            raise TopicsNotReady(name, error.args[0].name()) from None
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise TopicsNotReady(name, error.args[0].name()) from None
     except NoAnswer:
         raise TopicsNotReady(name, "_TIMED_OUT") from None
-    else:
-        logger.info("topic created", extra={"topic": name, "partitions": settings.topic_partitions})
+    logger.info("topic created", extra={"topic": name, "partitions": settings.topic_partitions})
+    return True
 
 
 def _compare(name: str, partitions: int, settings: Settings) -> None:

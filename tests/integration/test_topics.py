@@ -69,6 +69,19 @@ def test_another_number_of_partitions_is_said_loudly_and_not_changed(
     assert partitions(kafka, topic) == 3
 
 
+def test_a_topic_that_another_relay_made_meanwhile_is_compared_too(
+    kafka: Kafka, topics: MakeTopic, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics("orders", partitions=3)
+    looks = [{}, {topic: 3}]  # before and after the other one made it
+    monkeypatch.setattr("infrastructure.topics._existing", lambda *_: looks.pop(0))
+
+    with caplog.at_level(logging.ERROR):
+        ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=6), [contract_on(topic)])
+
+    assert [(vars(record)["topic"], vars(record)["partitions"]) for record in caplog.records] == [(topic, 3)]
+
+
 def test_without_kafka_it_says_so_soon() -> None:
     with pytest.raises(TopicsNotReady) as not_ready:
         ensure_topics(Settings(kafka_bootstrap_servers="127.0.0.1:1"), [contract_on("orders")])

@@ -67,10 +67,16 @@ def running_kafka() -> Iterator[Kafka]:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """Create it under exactly this name, and return once the broker has done so."""
+    """Create it under exactly this name, and return once the broker has done so and tells of it."""
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     admin = _admin(bootstrap)  # kept: collected before the answer, it would take the request with it
     admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
+    eventually(lambda: _is_told_of(admin, name))
+
+
+def _is_told_of(admin: AdminClient, topic: str) -> bool:
+    found = admin.list_topics(timeout=_ADMIN_SECONDS).topics.get(topic)
+    return found is not None and found.error is None
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
