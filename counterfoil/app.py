@@ -8,7 +8,7 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, inbox, orders, project, quarantine, relay, stock
+from counterfoil.commands import db, effects, inbox, orders, project, quarantine, relay, stock
 from counterfoil.commands.demo import demo
 from counterfoil.commands.status import status
 from counterfoil.output import complain
@@ -48,6 +48,7 @@ app.add_typer(stock.app, name="stock")
 app.add_typer(relay.app, name="relay")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(inbox.app, name="inbox")
+app.add_typer(effects.app, name="effects")
 app.add_typer(project.app, name="project")
 app.command()(status)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigEntry
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from infrastructure.consumer_lag import first_records, where_the_group_goes_on
 from infrastructure.kafka_config import connection_config
