@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from infrastructure.cloud_events import Headers
 from infrastructure.kafka_faults import Fault, fault_of
+from infrastructure.patience import Patience
 
 _TURN = 0.1
 """Seconds between two looks at the clock and the stop event."""
@@ -65,11 +66,10 @@ class Delivery:
             if handed_over % _LOOK_AROUND_EVERY == 0:
                 self._look_around(turn)
 
-    def run(self, stop: Event, turn: Callable[[], None], deadline: float, patience_when_stopping: float) -> None:
+    def run(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
         """Until every message has its report, one is refused for good, or the time is over."""
-        while self._under_way and monotonic() < deadline:
+        while self._under_way and not patience.is_over(stop):
             if stop.is_set():
-                deadline = min(deadline, monotonic() + patience_when_stopping)
                 self._until = 0
             self._try_one_alone_when_no_other_is_left()
             self.hand_over(turn)

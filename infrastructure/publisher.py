@@ -9,33 +9,20 @@ between topics, no order is kept.
 The price: many messages of one key in one batch go one after another, a round trip each.
 """
 
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
-from time import monotonic
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, Producer
-
 from domain.errors import CounterfoilError
-from infrastructure import bounded, metrics
+from infrastructure import metrics
 from infrastructure.delivery import Delivery, Failure, OutgoingMessage
-from infrastructure.kafka_config import connection_config
 from infrastructure.kafka_faults import Fault
+from infrastructure.patience import Patience
+from infrastructure.producer import OwnProducer, producer_config
 from infrastructure.settings import Settings
 
-__all__ = ["KafkaPublisher", "Mark", "OutgoingMessage", "PublishFailed", "Publisher", "Sending", "producer_config"]
-
-logger = logging.getLogger(__name__)
-_silent = logging.getLogger(f"{__name__}.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
-"""The client's own log: whatever matters reaches us as an error, and is logged here by its name."""
-
-_CLOSING = 1.0
-"""Longest wait for the threads of a producer to end."""
+__all__ = ["KafkaPublisher", "Mark", "OutgoingMessage", "PublishFailed", "Publisher", "Sending"]
 
 
 @dataclass(eq=False)
@@ -120,23 +107,6 @@ class Publisher(Protocol):
     def close(self) -> None: ...
 
 
-def producer_config(settings: Settings) -> dict[str, Any]:
-    """Holds the password: never log it."""
-    return connection_config(settings) | {
-        "enable.idempotence": True,
-        "acks": "all",
-        "delivery.timeout.ms": int(settings.publish_timeout * 1_000),
-        "partitioner": "murmur2_random",  # as Java clients do; the client's own default agrees on few keys
-        "allow.auto.create.topics": False,  # a misspelt topic must not come to life
-        "topic.metadata.propagation.max.ms": 5_000,  # how long a missing topic may be one just being made
-        "message.max.bytes": 1_000_000,  # below the brokers' default of 1,048,588 for a whole batch
-        "batch.size": 262_144,  # what is larger is alone in its batch
-        "compression.type": "lz4",
-        "log_level": 0,
-        "linger.ms": 5,  # only while messages are handed over: waiting for the reports sends at once
-    }
-
-
 class KafkaPublisher:
     """A Publisher on one idempotent producer, made when first needed and again after each failure.
 
@@ -145,11 +115,8 @@ class KafkaPublisher:
 
     def __init__(self, settings: Settings, changes: Mapping[str, Any] | None = None) -> None:
         """changes: to the producer's configuration, such as a smaller queue."""
-        self._config = producer_config(settings) | dict(changes or {}) | {"error_cb": self._on_error}
+        self._producer = OwnProducer(producer_config(settings) | dict(changes or {}))
         self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
-        self._producer: Producer | None = None
-        self._process = os.getpid()
-        self._troubles: list[str] = []
 
     def resume(self, stored: Mark, turn: Callable[[], None]) -> Mark:
         turn()
@@ -161,10 +128,9 @@ class KafkaPublisher:
         covers: Mark,  # noqa: ARG002  the database alone keeps it
         turn: Callable[[], None],
     ) -> Sending:
-        delivery = Delivery(self._own_producer(), messages)
-        sending = _Sending(delivery, self._patience, self._patience_when_stopping, self._settle)
+        sending = _Sending(self._producer, messages, Patience(self._patience, self._patience_when_stopping))
         try:
-            delivery.hand_over(turn)
+            sending.start(turn)
         except BaseException:
             sending.drop()
             raise
@@ -176,66 +142,42 @@ class KafkaPublisher:
         return self.send(messages, Mark(0), turn).wait(stop, turn)
 
     def close(self) -> None:
-        """Takes a second at most. The next `publish` makes a new producer."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            bounded.within(_CLOSING, producer.close, "kafka-producer-close")
-
-    def _own_producer(self) -> Producer:
-        if self._process != os.getpid():
-            _of_the_parent.append(self._producer)
-            self._producer, self._process = None, os.getpid()
-        if self._producer is None:
-            self._producer = Producer(self._config, logger=_silent)
-        return self._producer
-
-    def _settle(self, delivery: Delivery) -> str | None:
-        """After a delivery, however it ended. The client's last complaint, if it had any."""
-        if not delivery.left_the_producer_clean:
-            delivery.drop_the_rest()
-            self.close()
-            metrics.PRODUCERS_REPLACED.inc()
-        complaint = self._troubles[-1] if self._troubles else None
-        if delivery.is_complete:
-            self._troubles.clear()
-        return complaint
-
-    def _on_error(self, error: KafkaError) -> None:
-        """What concerns the whole client. It repeats for as long as a broker is away: logged once."""
-        if error.name() not in self._troubles:
-            self._troubles.append(error.name())
-            logger.warning("trouble with Kafka", extra={"error": error.name(), "fatal": error.fatal()})
+        """Takes a second at most. The next `send` makes a new producer."""
+        self._producer.close()
 
 
 class _Sending:
-    """One delivery, and what is left to do after it."""
+    """One delivery, and what becomes of the producer after it."""
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        patience: float,
-        patience_when_stopping: float,
-        settle: Callable[[Delivery], str | None],
-    ) -> None:
-        self._delivery, self._settle = delivery, settle
-        self._deadline, self._patience_when_stopping = monotonic() + patience, patience_when_stopping
+    def __init__(self, producer: OwnProducer, messages: Sequence[OutgoingMessage], patience: Patience) -> None:
+        self._producer, self._patience = producer, patience
+        self._delivery = Delivery(producer.get(), messages)
+
+    def start(self, turn: Callable[[], None]) -> None:
+        self._delivery.hand_over(turn)
 
     def wait(self, stop: Event, turn: Callable[[], None]) -> int:
-        delivery, complaint = self._delivery, None
+        delivery = self._delivery
         try:
-            delivery.run(stop, turn, self._deadline, self._patience_when_stopping)
-        finally:
-            complaint = self._settle(delivery)
-        if not delivery.is_complete and (delivery.failure or not stop.is_set()):
-            failure = delivery.failure or Failure(None, complaint or "_TIMED_OUT", Fault.BROKER)
-            metrics.PUBLISH_FAILURES.labels(failure.error).inc()
-            raise PublishFailed(delivery.acknowledged, failure.error, failure.fault, failure.index)
+            delivery.run(stop, turn, self._patience)
+        except BaseException:
+            self.drop()
+            raise
+        if not delivery.left_the_producer_clean:
+            self.drop()
+        if delivery.is_complete:
+            self._producer.is_well()
+        elif delivery.failure or not stop.is_set():
+            raise self._failed(delivery.failure)
         return delivery.acknowledged
 
     def drop(self) -> None:
         self._delivery.drop_the_rest()
-        self._settle(self._delivery)
+        if not self._delivery.left_the_producer_clean:
+            self._producer.replace()
 
-
-_of_the_parent: list[Producer | None] = []
-"""Kept for ever: to free a producer whose threads stayed behind in the parent process would hang."""
+    def _failed(self, failure: Failure | None) -> PublishFailed:
+        if failure is None:
+            failure = Failure(None, self._producer.complaint or "_TIMED_OUT", Fault.BROKER)
+        metrics.PUBLISH_FAILURES.labels(failure.error).inc()
+        return PublishFailed(self._delivery.acknowledged, failure.error, failure.fault, failure.index)
