@@ -44,6 +44,18 @@ class Projection(ABC):
     version: int = 1
     """Of what its rows mean. Raise it with a change after which the rows must be built anew from all events."""
 
+    rebuilt_in_parallel: bool = False
+    """Whether several workers of a rebuild may each apply the events of some aggregates, side by side. What comes of
+    events of different aggregates must then not depend on their order."""
+
+    carried: Mapping[str, Sequence[str]] = {}
+    """Columns by table that no event fills but people, such as pieces on hand: a rebuild copies them from the live
+    tables, key and all. The other columns of such a table need defaults."""
+
+    agreeing: Mapping[str, Sequence[str]] | None = None
+    """SQL expressions by table in which rebuilt rows and live ones of the same key must agree; with None all columns of
+    all tables, as far as both have them. A table that is not named is not compared row by row."""
+
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted({contract.topic for contract in self.contracts}))
