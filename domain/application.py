@@ -2,13 +2,13 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar, cast
 
 from eventsourcing.application import AggregateNotFoundError
 from eventsourcing.application import Application as LibraryApplication
-from eventsourcing.persistence import EventStore, IntegrityError, Mapper
+from eventsourcing.persistence import EventStore, IntegrityError, Mapper, Recording
 from eventsourcing.utils import EnvType
 
 from domain.base import Aggregate
@@ -67,6 +67,12 @@ class Application(LibraryApplication[str]):
         if not isinstance(aggregate, aggregate_class):
             raise TypeError(f"{aggregate_id!r} is a {type(aggregate).__qualname__}")
         return aggregate
+
+    def position_of(self, saved: Sequence[Recording[str]]) -> int:
+        """saved: what `save` returned. The position of the last of it; when nothing was saved, because it was
+        stored before, the highest there is: at or below it stands whatever the caller has read.
+        """
+        return saved[-1].notification.id if saved else self.recorder.max_notification_id() or 0
 
     def until_saved(self, decide: Callable[[], TResult]) -> TResult:
         """Calls `decide` (load, decide, save), and again from the start when its save met a version conflict.

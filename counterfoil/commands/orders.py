@@ -213,9 +213,9 @@ def _wrong_line(text: str, reason: str) -> typer.BadParameter:
 
 def _print_answer(answer: Answer, as_json: bool) -> None:
     if as_json:
-        print_json({"changed": answer.changed, **_as_dict(answer.order)})
+        print_json({"changed": answer.changed, "position": answer.position, **_as_dict(answer.order)})
     else:
-        print_fields({"changed": answer.changed, **_for_people(answer.order)})
+        print_fields({"changed": answer.changed, "position": answer.position, **_for_people(answer.order)})
 
 
 def _for_people(order: Order) -> dict[str, object]:

@@ -10,10 +10,15 @@ from domain.orders.order import Order
 
 @dataclass(frozen=True)
 class Answer:
-    """order: the order as it is stored. changed: whether this very call stored something."""
+    """order: the order as it is stored. changed: whether this very call stored something.
+
+    position: of the store; whatever the answer tells of stands at or below it. A projection that is fed by the
+    store can be waited for with it (`projections.waiting.PositionWatch`).
+    """
 
     order: Order
     changed: bool
+    position: int
 
 
 class Orders(Application):
@@ -39,11 +44,10 @@ class Orders(Application):
         stored = self.get(command.order_id)
         if stored is None:
             order = Order.place(command)
-            self.save(order)
-            return Answer(order, changed=True)
+            return Answer(order, True, self.position_of(self.save(order)))
         if not stored.is_what_was_asked(command):
             raise DomainError("order_id_taken", command.order_id, "An order of other content has this id")
-        return Answer(stored, changed=False)
+        return Answer(stored, False, self.position_of(()))
 
     def _cancel(self, command: CancelOrder) -> Answer:
         order = self.get(command.order_id)
@@ -51,5 +55,4 @@ class Orders(Application):
             raise DomainError("unknown_order", command.order_id, "There is no order of this id to cancel")
         order.cancel(command.reason)
         changed = bool(order.pending_events)
-        self.save(order)
-        return Answer(order, changed)
+        return Answer(order, changed, self.position_of(self.save(order)))
