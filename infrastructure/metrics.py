@@ -5,11 +5,15 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 LOOP_BEAT = Gauge("counterfoil_loop_beat_timestamp_seconds", "Last turn of a loop, Unix time", ["loop"])
 LOOP_RESTARTS = Counter("counterfoil_loop_restarts_total", "Restarts of a loop after an error", ["loop", "error"])
 
-RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all is published", ["relay"])
-RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the relay's checkpoint", ["relay"])
+RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all is published", ["relay", "shard"])
+RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the checkpoint", ["relay", "shard"])
 RELAY_PUBLISHED = Counter("counterfoil_relay_published_total", "Messages acknowledged by Kafka", ["relay", "topic"])
-RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay"])
-RELAY_STATE = Gauge("counterfoil_relay_state", "1 for the state the relay is in", ["relay", "state"])
+RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay", "shard"])
+RELAY_STATE = Gauge(
+    "counterfoil_relay_state", "1 for the state; shard: a number, or all for the process", ["relay", "shard", "state"]
+)
+RELAY_PAUSED = Gauge("counterfoil_relay_paused", "1 while the relay is paused", ["relay"])
+RELAY_SHARDS = Gauge("counterfoil_relay_shards_held", "Shards that this process publishes for", ["relay"])
 RELAY_CHECKPOINT_FAILURES = Counter(
     "counterfoil_relay_checkpoint_failures_total", "Checkpoints not written: their events are repeated", ["relay"]
 )

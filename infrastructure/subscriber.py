@@ -84,6 +84,8 @@ class Subscriber:
         self._group = group
         self._partitions: dict[tuple[str, int], Progress] = {}
         self._waiting: list[Record] = []
+        self._held: dict[tuple[str, int], float] = {}
+        """Partitions that are held, and until when."""
         self._paused = False
         self._closed = False
         self._fatal: str | None = None
@@ -108,6 +110,7 @@ class Subscriber:
         Each one is unfinished until `finish`. Records that were rewound come first. A topic that is
         missing, or a broker that is away, means no records. Raises SubscriberFailed.
         """
+        self._let_go()
         if not self._waiting:
             self._fetch(most, wait)
         records, self._waiting = self._waiting[:most], self._waiting[most:]
@@ -127,8 +130,17 @@ class Subscriber:
         return self._committer.commit(self._partitions)
 
     def rewind(self) -> None:
-        """All records that are not finished come again."""
-        self._waiting = [record for progress in self._partitions.values() for record in progress.unfinished]
+        """All records that are not finished come again, those of held partitions later."""
+        free = self._partitions.keys() - self._held.keys()
+        self._waiting = [record for place in self._partitions if place in free for record in self._unfinished(place)]
+
+    def hold(self, partitions: Iterable[tuple[str, int]], seconds: float) -> None:
+        """Nothing comes of these for so long, by topic and number; then what is not finished comes again."""
+        held = self._partitions.keys() & set(partitions)
+        self._held |= dict.fromkeys(held, monotonic() + seconds)
+        self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in held]
+        self._consumer.pause([TopicPartition(*place) for place in held])
+        metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
 
     def idle(self, stop: Event, seconds: float) -> None:
         """Waits, and stays a live member of the group meanwhile; over at once when told to stop."""
@@ -156,7 +168,7 @@ class Subscriber:
 
     def resume(self) -> None:
         self._paused = False
-        self._consumer.resume(self._assigned())
+        self._consumer.resume([TopicPartition(*place) for place in self._partitions if place not in self._held])
 
     def close(self) -> None:
         """Commits what is finished and leaves the group, so that others take over at once; a few seconds at most."""
@@ -192,8 +204,22 @@ class Subscriber:
         if not progress.has_begun and progress.next is not None:
             tell_of_deleted_records(self._consumer, self._group, progress.next, record)
         progress.add(record)
-        self._waiting.append(record)
+        if (record.topic, record.partition) not in self._held:
+            self._waiting.append(record)
         self._troubles.clear()
+
+    def _let_go(self) -> None:
+        due = [place for place, until in self._held.items() if until <= monotonic()]
+        for place in due:
+            del self._held[place]
+            self._waiting += self._unfinished(place)
+        if due:
+            metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
+        if due and not self._paused:
+            self._consumer.resume([TopicPartition(*place) for place in due])
+
+    def _unfinished(self, place: tuple[str, int]) -> list[Record]:
+        return self._partitions[place].unfinished
 
     def _on_error(self, error: KafkaError) -> None:
         """Nearly all pass by themselves and repeat until then: counted each time, logged once."""
@@ -228,6 +254,7 @@ class Subscriber:
     def _forget(self, partitions: list[TopicPartition]) -> dict[tuple[str, int], Progress]:
         gone = {(each.topic, each.partition) for each in partitions} & self._partitions.keys()
         self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in gone]
+        self._held = {place: until for place, until in self._held.items() if place not in gone}
         return {each: self._partitions.pop(each) for each in gone}
 
     def _assigned(self) -> list[TopicPartition]:

@@ -28,8 +28,8 @@ class Projection(ABC):
     - Each event is applied once, whatever is delivered twice, retried or crashes: the claim of its id and
       what `handle` writes through `tx` are committed together, or neither is. What `handle` does
       anywhere else may happen again.
-    - Events of one topic and key come in the order in which they were published. An event that is put in
-      quarantine is overtaken by those that follow it. Between topics there is no order.
+    - Events of one topic and key come in the order in which they were published. While one is in quarantine,
+      those of its key that come later wait behind it, by whichever topic. Between topics there is no order.
     - Several consumers may work at the same time, each in a transaction of its own (READ COMMITTED).
 
     A transaction holds many events: `prepare` is called once with all of them, then `handle` with each.

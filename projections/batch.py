@@ -6,51 +6,51 @@ from typing import NamedTuple
 import psycopg
 from psycopg import Connection
 
-from domain.contracts import Contract
 from infrastructure.record import Record
 from projections.base import BatchProjection, Projection, Quarantine
-from projections.decoding import Category, Faulty
-from projections.inbox import claim
+from projections.decoding import Category
+from projections.inbox import claim_or_tell
+from projections.order_keeping import Batch, Limits, Readable, sort_out
 from projections.quarantine import Parked, park
 
+__all__ = ["Batch", "Limits", "Outcome", "Readable", "TOO_OLD", "apply_batch", "hand_over"]
 
-class Readable(NamedTuple):
-    """A record whose contract can be applied."""
+TOO_OLD = "eventId: older than what the inbox remembers, so nobody can tell whether it was applied"
 
-    record: Record
-    contract: Contract
-
-    def parked(self, category: Category, reason: str) -> Parked:
-        return Parked(self.record, Faulty(category, reason, self.contract.event_id))
-
-
-Batch = Sequence[Readable | Parked]
+_USUAL_LIMITS = Limits()
 
 
 class Outcome(NamedTuple):
     """What a committed batch did. duplicates: events that were processed or parked before, or that came twice in it.
 
-    parked: those that are new in the quarantine.
+    parked: those that are new in the quarantine. waiting: records that nothing was done with, because the
+    quarantine has no room for them, and all that follows them in their partitions.
     """
 
     applied: int
     duplicates: int
     parked: list[Parked]
+    waiting: tuple[Record, ...] = ()
 
 
 def apply_batch(
-    batch: Batch, projection: Projection, connection: Connection, before_each: Callable[[], None] = lambda: None
+    batch: Batch,
+    projection: Projection,
+    connection: Connection,
+    before_each: Callable[[], None] = lambda: None,
+    limits: Limits = _USUAL_LIMITS,
 ) -> Outcome:
     """Applies the batch in order, in one transaction of its own. After an error nothing of it has happened.
 
-    `before_each` is called before each event is handled, or once before a BatchProjection handles them
-    all. What it raises ends the batch, as does what a handler or the database raises. An event that its
-    handler refuses is parked, and nothing else is kept of it: the transaction is rolled back and done again
-    without that event.
+    Events of a key of which something is parked, or is parked now, are parked behind that. `before_each`
+    is called before each event is handled, or once before a BatchProjection handles them all. What it
+    raises ends the batch, as does what a handler or the database raises. An event that its handler
+    refuses, or that the inbox is too young for, is parked, and nothing else is kept of it: the
+    transaction is rolled back and done again without that event.
     """
     while True:
         with connection.transaction():
-            outcome, refused = _apply(batch, projection, connection, before_each)
+            outcome, refused = _apply(batch, projection, connection, before_each, limits)
             if refused:
                 raise psycopg.Rollback
         if not refused:
@@ -59,29 +59,34 @@ def apply_batch(
 
 
 def _apply(
-    batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[], None]
+    batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[], None], limits: Limits
 ) -> tuple[Outcome, dict[int, Parked]]:
-    """The outcome, or which of the events the projection refused. Locks are taken in this order: the claims,
-    what the projection locks, the places in the quarantine."""
-    readable = [each for each in batch if isinstance(each, Readable)]
-    parked = [each for each in batch if isinstance(each, Parked)]
-    ours = _claim(readable, projection.consumer_name, tx)
+    """The outcome, or which of the events the projection refused. Locks are taken in this order: the keys of what
+    is in quarantine, the claims, what the projection locks, the places in the quarantine."""
+    sorted_out = sort_out(batch, projection.consumer_name, tx, limits)
+    ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx)
+    if too_old:
+        return Outcome(0, 0, []), {id(each): each.parked(Category.TOO_OLD, TOO_OLD) for each in too_old}
     if ours:
         projection.prepare([each.contract for each in ours], tx)
-    answers = _handle(ours, projection, tx, before_each)
+    answers = hand_over(ours, projection, tx, before_each)
     refused = {
         id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason)
         for each in ours
         if each.contract.event_id in answers
     }
-    new = [] if refused else park(tx, projection.consumer_name, parked)
-    return Outcome(len(ours), len(batch) - len(ours) - len(new), new), refused
+    new = [] if refused else park(tx, projection.consumer_name, sorted_out.park)
+    waiting = tuple(sorted_out.waiting)
+    return Outcome(len(ours), len(batch) - len(ours) - len(new) - len(waiting), new, waiting), refused
 
 
-def _handle(
-    ours: list[Readable], projection: Projection, tx: Connection, before_each: Callable[[], None]
+def hand_over(
+    ours: Sequence[Readable],
+    projection: Projection,
+    tx: Connection,
+    before_each: Callable[[], None] = lambda: None,
 ) -> Mapping[str, Quarantine]:
-    """The events that the projection refused, by their ids."""
+    """The projection handles these events; returns those that it refused, by their ids."""
     if isinstance(projection, BatchProjection):
         if not ours:
             return {}
@@ -96,14 +101,14 @@ def _handle(
     return answers
 
 
-def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> list[Readable]:
-    """Those to be applied: of an event that came twice, the first."""
+def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> tuple[list[Readable], list[Readable]]:
+    """Those to be applied, of an event that came twice the first; and those of which the inbox cannot tell."""
     if not readable:
-        return []
-    claimed = claim(tx, consumer_name, (each.contract.event_id for each in readable))
+        return [], []
+    new, too_old = claim_or_tell(tx, consumer_name, (each.contract.event_id for each in readable))
     ours = []
     for each in readable:
-        if each.contract.event_id in claimed:
-            claimed.remove(each.contract.event_id)
+        if each.contract.event_id in new:
+            new.remove(each.contract.event_id)
             ours.append(each)
-    return ours
+    return ours, [each for each in readable if each.contract.event_id in too_old]

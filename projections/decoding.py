@@ -25,6 +25,10 @@ class Category(StrEnum):
     """The handler answered that it can never be applied."""
     HANDLER = "handler"
     """The handler failed each time."""
+    TOO_OLD = "too_old"
+    """The inbox does not remember so far back: nobody can tell whether it was applied."""
+    FOLLOWER = "follower"
+    """Nothing is wrong with it: an earlier event of its key is in quarantine."""
 
 
 @dataclass(frozen=True)

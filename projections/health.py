@@ -15,7 +15,8 @@ from projections.quarantine import count
 @dataclass(frozen=True)
 class ProjectionHealth:
     """lag: records not yet taken, None when Kafka did not say. waiting_seconds: age of the oldest of them, None
-    when there is none. quarantined: records that wait for a decision.
+    when there is none. quarantined: records that wait for a decision. followers: those of them that wait only for
+    an earlier one of their key.
 
     faults: what is wrong, in words, and what to do.
     """
@@ -25,6 +26,7 @@ class ProjectionHealth:
     waiting_seconds: float | None
     quarantined: int
     faults: tuple[str, ...]
+    followers: int = 0
 
 
 def projection_health(settings: Settings, name: str, dsn: str, projection: Projection) -> ProjectionHealth:
@@ -33,13 +35,14 @@ def projection_health(settings: Settings, name: str, dsn: str, projection: Proje
         quarantined = count(connection, projection.consumer_name)
     group = _group_lag(settings, projection)
     draining = group.fault if group else "Kafka did not answer"
-    decision = "events are in quarantine: see docs/operations.md" if quarantined else None
+    decision = "events are in quarantine: see `counterfoil quarantine list`" if quarantined.total else None
     return ProjectionHealth(
         projection=name,
         lag=group.lag if group else None,
         waiting_seconds=group.waiting_seconds if group else None,
-        quarantined=quarantined,
+        quarantined=quarantined.total,
         faults=tuple(fault for fault in (draining, decision) if fault),
+        followers=quarantined.followers,
     )
 
 

@@ -13,14 +13,18 @@ from infrastructure.settings import Settings
 from infrastructure.subscriber import Subscriber
 from infrastructure.supervisor import beat
 from projections.base import Projection
-from projections.batch import Readable
+from projections.batch import Limits, Readable
 from projections.database import Database
 from projections.decoding import Decoded, Decoder, Faulty, Ignored
 from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
 from projections.quarantine import Parked
+from projections.quarantine_gauge import QuarantineGauge
 from projections.settling import LONGEST_BATCH, Settler
 
 logger = logging.getLogger(__name__)
+
+HOLD_SECONDS = 5.0
+"""After which it is looked again whether the quarantine has room."""
 
 
 class Runner:
@@ -39,6 +43,8 @@ class Runner:
         self._name = projection.consumer_name
         self._decoder = Decoder(projection.contracts)
         self._database = Database(dsn, f"counterfoil project {self._name}")
+        self._limits = Limits(settings.quarantine_per_key, settings.quarantine_total)
+        self._gauge = QuarantineGauge(self._name)
         self._batch_size = settings.consume_batch_size
         self._backoff = Backoff(base=0.1, cap=5.0)
 
@@ -62,13 +68,15 @@ class Runner:
     def step(self, subscriber: Subscriber, stop: Event) -> bool:
         """One batch, from poll to committed offset. True when there was one and all of it is settled."""
         beat(self._name)
+        self._gauge.refresh(self._database)
         records = subscriber.poll(self._batch_size, self._settings.consume_wait)
         if not records:
             return False
         settled, wait = False, 0.0
         started = monotonic()
+        settler = self._settler(subscriber, stop)
         try:
-            self._settler(subscriber, stop).settle(list(self._read(records, subscriber)))
+            settler.settle(list(self._read(records, subscriber)))
             settled = True
         except StopAsked:
             logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
@@ -79,6 +87,8 @@ class Runner:
                 raise
             wait = self._wait_for(error)
         subscriber.commit()
+        if settler.waiting:
+            self._hold(settler.waiting, subscriber)
         if settled:
             self._went_well(monotonic() - started)
         else:
@@ -88,7 +98,14 @@ class Runner:
 
     def _settler(self, subscriber: Subscriber, stop: Event) -> Settler:
         attempts = self._settings.handler_attempts
-        return Settler(self._projection, self._database, subscriber, stop, attempts, self._longest_batch)
+        longest, limits = self._longest_batch, self._limits
+        return Settler(self._projection, self._database, subscriber, stop, attempts, longest, limits)
+
+    def _hold(self, partitions: set[tuple[str, int]], subscriber: Subscriber) -> None:
+        """They wait in Kafka, and come again by themselves; the others go on."""
+        names = sorted(f"{topic}/{number}" for topic, number in partitions)
+        logger.error("the quarantine is full: partitions wait", extra={"consumer": self._name, "partitions": names})
+        subscriber.hold(partitions, HOLD_SECONDS)
 
     def _read(self, records: list[Record], subscriber: Subscriber) -> Iterator[Readable | Parked]:
         """What is there to apply or to park. What the projection does not handle is finished with that."""

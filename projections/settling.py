@@ -1,7 +1,7 @@
 """Settles a batch by whatever it takes: apply it, split it, try an event again, put it in quarantine."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
 
@@ -13,7 +13,7 @@ from infrastructure.record import Record
 from infrastructure.subscriber import Subscriber
 from infrastructure.supervisor import beat
 from projections.base import Projection
-from projections.batch import Batch, Outcome, Readable, apply_batch
+from projections.batch import Batch, Limits, Outcome, Readable, apply_batch
 from projections.database import Database
 from projections.decoding import Category
 from projections.faults import Fault, StopAsked, TooSlow, fault_of, is_no_event_at_fault
@@ -35,17 +35,23 @@ class Settler:
     stop: Event
     attempts: int
     longest: float = LONGEST_BATCH
+    limits: Limits = field(default_factory=Limits)
+    waiting: set[tuple[str, int]] = field(default_factory=set)
+    """Topic and number of the partitions for whose next record the quarantine has no room."""
 
     def settle(self, batch: Batch, attempt: int = 1) -> None:
-        """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished.
+        """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished; except those that
+        the quarantine has no room for, and what follows them in their partitions, which are `waiting` then.
 
         A batch that fails is split until the event at fault stands alone; that one is tried `attempts`
-        times, or once where no attempt can help, then parked. Raises StopAsked, TooSlow, and any error that
+        times, or once where no attempt can help, then parked. The earlier half is settled first, so that
+        the later events of a key find what is parked of it. Raises StopAsked, TooSlow, and any error that
         no event is at fault for, with everything up to some record finished and nothing done of the rest;
         also what keeps a record from being parked.
         """
         beat(self.projection.consumer_name)
         self.subscriber.keep_alive()
+        batch = [each for each in batch if (each.record.topic, each.record.partition) not in self.waiting]
         failure = self._apply(batch) if batch else None
         if failure is None:
             return
@@ -78,12 +84,14 @@ class Settler:
 
         self._end_if_asked()
         try:
-            outcome = apply_batch(batch, self.projection, self.database.connection(), before_each)
+            outcome = apply_batch(batch, self.projection, self.database.connection(), before_each, self.limits)
         except Exception as error:
             if is_no_event_at_fault(error):
                 raise
             return error
-        self.subscriber.finish(each.record for each in batch)
+        self.waiting.update((record.topic, record.partition) for record in outcome.waiting)
+        waiting = set(map(id, outcome.waiting))
+        self.subscriber.finish(each.record for each in batch if id(each.record) not in waiting)
         metrics.INBOX_BATCH_SECONDS.labels(self.projection.consumer_name).observe(monotonic() - started)
         self._tell(outcome)
         return None
@@ -100,7 +108,8 @@ class Settler:
         for record, fault in outcome.parked:
             metrics.QUARANTINED.labels(name, fault.category.value).inc()
             about = self._about(record, fault.event_id) | {"category": fault.category.value}
-            logger.warning("put in quarantine", extra=about)
+            followers = fault.category is Category.FOLLOWER
+            logger.log(logging.INFO if followers else logging.WARNING, "put in quarantine", extra=about)
 
     def _tell_of_failure(self, culprit: Readable, attempt: int, failure: Exception) -> None:
         metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()

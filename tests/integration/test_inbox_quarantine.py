@@ -9,7 +9,7 @@ from psycopg.errors import RaiseException
 from domain.contracts import Contract
 from infrastructure.record import Record
 from projections.base import Quarantine
-from projections.batch import Readable, apply_batch
+from projections.batch import Outcome, Readable, apply_batch
 from projections.decoding import Category, Faulty
 from projections.quarantine import Parked, park
 from tests.support.inventory import apply, connected, count
@@ -78,7 +78,7 @@ def test_poison_in_the_middle_of_a_batch_is_parked_and_its_neighbours_are_applie
     poison = parked(b"\xff")
     batch: list[Readable | Parked] = [before, poison, after]
     outcome = apply_batch(batch, Tally(), inbox)
-    assert outcome == (2, 0, [poison])
+    assert outcome == Outcome(2, 0, [poison])
     assert tally(inbox) == [before.contract.event_id, after.contract.event_id]
     assert inbox.execute('SELECT "offset", value FROM quarantined_events').fetchall() == [
         (poison.record.offset, b"\xff")
@@ -88,7 +88,7 @@ def test_poison_in_the_middle_of_a_batch_is_parked_and_its_neighbours_are_applie
 def test_a_record_that_is_in_quarantine_already_is_a_duplicate_when_it_comes_again(inbox: Connection) -> None:
     known, new = parked(b"\xff"), parked(b"\xfe")
     apply_batch([known], Tally(), inbox)
-    assert apply_batch([known, new], Tally(), inbox) == (0, 1, [new])
+    assert apply_batch([known, new], Tally(), inbox) == Outcome(0, 1, [new])
 
 
 def test_what_is_parked_and_what_is_applied_are_one_transaction(inbox: Connection) -> None:
@@ -124,15 +124,15 @@ def test_an_event_that_its_handler_refuses_is_parked_and_nothing_it_wrote_is_kep
     assert found == [(events[1].event_id, "refused", "order 2 is not for us", events[1].to_bytes())]
 
 
-def test_a_parked_event_is_not_claimed_so_that_it_can_be_applied_later(inbox: Connection) -> None:
+def test_a_parked_event_is_not_claimed_and_is_a_duplicate_wherever_it_comes_again(inbox: Connection) -> None:
     event = placed("ord_2")
     apply(inbox, event, projection=Tally(then=refuse_order_2))
-    assert count(inbox, "processed_events") == 0
-    assert apply(inbox, event, projection=Tally()).applied == 1
+    assert apply(inbox, event, event, projection=Tally()) == Outcome(0, 2, [])
+    assert (count(inbox, "processed_events"), count(inbox, "quarantined_events")) == (0, 1)
 
 
-def test_a_refused_event_that_comes_twice_in_a_batch_is_parked_at_both_offsets(inbox: Connection) -> None:
+def test_a_refused_event_that_comes_twice_in_a_batch_is_parked_once(inbox: Connection) -> None:
     event = placed("ord_2")
     outcome = apply(inbox, event, placed("ord_1"), event, projection=Tally(then=refuse_order_2))
-    assert (outcome.applied, len(outcome.parked)) == (1, 2)
-    assert (count(inbox, "processed_events"), count(inbox, "quarantined_events")) == (1, 2)
+    assert (outcome.applied, outcome.duplicates, len(outcome.parked)) == (1, 1, 1)
+    assert (count(inbox, "processed_events"), count(inbox, "quarantined_events")) == (1, 1)
