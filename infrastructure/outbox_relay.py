@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Event
@@ -9,16 +10,19 @@ from time import monotonic
 
 import psycopg
 
-from infrastructure import checkpoint, metrics
+from infrastructure import checkpoint, metrics, outgoing_quarantine
 from infrastructure.event_ids import fingerprint
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.kafka_faults import Fault
 from infrastructure.lease import Lease
 from infrastructure.outbox import Outbox
 from infrastructure.outgoing import MessageMapper
+from infrastructure.outgoing_quarantine import Kind, Parked
+from infrastructure.parking import Parking
 from infrastructure.postgres import Connection
-from infrastructure.publisher import Mark, Publisher, PublishFailed
-from infrastructure.relay_batch import Batch, Impassable, Preparer, SetBack
+from infrastructure.publisher import Mark, OutgoingMessage, Publisher, PublishFailed, Sending
+from infrastructure.redrive import Redriver
+from infrastructure.relay_batch import Batch, Preparer, SetBack
 from infrastructure.supervisor import beat
 
 logger = logging.getLogger(__name__)
@@ -34,7 +38,7 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """Kafka did not take all; it may later."""
     HELD = "held"
-    """What comes next cannot be passed as things are: it needs other code, other settings, or an operator."""
+    """The store was set back: it needs an operator."""
     STOPPED = "stopped"
 
 
@@ -61,7 +65,8 @@ class Relay:
 
     Guarantees: the checkpoint covers an event only once Kafka has acknowledged all that it became, and all
     before it. No transaction is open while it waits for Kafka. Nothing is sent once the lease cannot be
-    proven. An event that cannot be passed is never skipped: everything before it is published, then it waits.
+    proven. An event that cannot be published is written down in the quarantine, with all later ones of its
+    aggregate, before anything that comes behind it is sent; those of other aggregates go on.
 
     Not guaranteed: that a message is published once. A repeat has the same key, value and headers.
     """
@@ -78,10 +83,11 @@ class Relay:
         """position: the one that the lease came with. Call `connect` before the first step."""
         self._outbox, self._publisher, self._lease = outbox, publisher, lease
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
-        self._careful = self._resumed = False
+        self._most = batch_size
+        self._resumed = self._redrove = False
         self._prepared: Batch | SetBack | None = None
         self._anchor: bytes | None = None
-        self._held: tuple[int, str] | None = None
+        self._held_at: int | None = None
         self.shard = lease.shard
         self.loop = f"{lease.relay}/{lease.shard.number}"
         self.position = position
@@ -93,9 +99,10 @@ class Relay:
         """
         self._connection = connection
         self._reader = EventReader(connection)
-        mapper = MessageMapper(self._outbox, self._reader.namespace())
+        self._parking = Parking(self.shard, MessageMapper(self._outbox, self._reader.namespace()))
+        self._redriver = Redriver(self._lease, self._parking, self._batch_size)
         self._preparer = Preparer(
-            self._reader, mapper, self.shard, self._batch_size, self._batch_bytes, self.keep_lease
+            self._reader, self._parking, self.shard, self._batch_size, self._batch_bytes, self.keep_lease
         )
         self._reload()
 
@@ -104,20 +111,25 @@ class Relay:
         self.keep_lease()
         try:
             resumed = self._resume()
-        except PublishFailed as failure:
-            return self._refused(0, failure)
+        except PublishFailed as error:
+            return self._refused(0, error)
+        if redriven := self._redrive(stop):
+            return redriven
         batch, self._prepared = self._prepared or self._prepare(self._mark), None
         if not resumed or isinstance(batch, SetBack):
             return self._wait_for_an_operator()
+        self._held_at = None
         if batch.is_empty:
             return Step(Outcome.IDLE, self.position)
-        acknowledged, failed = self._publish(batch, stop)
+        self._park(batch.parked)
+        acknowledged, failure = self._publish(batch, stop)
         self._advance(batch.covered(acknowledged))
-        step = self._outcome(batch, acknowledged, failed)
-        # After trouble one event at a time until it is over, so that each attempt repeats as little as possible.
-        in_trouble = step.outcome in (Outcome.REFUSED, Outcome.HELD)
-        self._careful = in_trouble or (self._careful and not batch.messages)
-        return step
+        # After trouble one event, then two, four: so that each attempt repeats little, however much is refused.
+        if failure:
+            self._most = 1
+        elif batch.messages:
+            self._most = min(self._batch_size, 2 * self._most)
+        return self._outcome(batch, acknowledged, failure)
 
     def keep_lease(self) -> None:
         """To be called often, whatever it is waiting for: a sign of life, and the lease renewed in time.
@@ -148,6 +160,7 @@ class Relay:
         """The checkpoint as it is stored. What was prepared from another one is forgotten."""
         self.position = self._renew()
         self._anchor = checkpoint.read_anchor(self._connection, self.shard)
+        self._parking.load(self._connection, self.position)
         self._forget()
 
     def _forget(self) -> None:
@@ -192,7 +205,7 @@ class Relay:
     # --- What goes out ---------------------------------------------------------------------------------
 
     def _prepare(self, after: Mark) -> Batch | SetBack:
-        return self._preparer.batch(after.position, after.anchor, self._careful)
+        return self._preparer.batch(after.position, after.anchor, self._most)
 
     def _publish(self, batch: Batch, stop: Event) -> tuple[int, PublishFailed | None]:
         if not batch.messages:
@@ -205,63 +218,75 @@ class Relay:
         except BaseException:
             sending.drop()
             raise
+        return self._wait_for(sending, batch.messages, stop)
+
+    def _wait_for(
+        self, sending: Sending, messages: Sequence[OutgoingMessage], stop: Event
+    ) -> tuple[int, PublishFailed | None]:
         try:
             acknowledged, failure = sending.wait(stop, self.keep_lease), None
         except PublishFailed as error:
             acknowledged, failure = error.acknowledged, error
-        for topic, count in Counter(message.topic for message in batch.messages[:acknowledged]).items():
+            self._forget()
+        for topic, count in Counter(message.topic for message in messages[:acknowledged]).items():
             metrics.RELAY_PUBLISHED.labels(self._lease.relay, topic).inc(count)
         return acknowledged, failure
 
     def _prefetch(self, batch: Batch, covers: Mark, stop: Event) -> None:
-        """What comes behind this batch, if it will be sent at all: not after trouble, and never past an event
-        that cannot be passed."""
-        if batch.full and not self._careful and not stop.is_set():
+        """What comes behind this batch, if it will be sent at all: not after trouble."""
+        if batch.full and self._most == self._batch_size and not stop.is_set():
             following = self._prepare(covers)
             self._prepared = following if isinstance(following, Batch) and not following.is_empty else None
+
+    # --- What does not go out ----------------------------------------------------------------------------
+
+    def _park(self, parked: Sequence[Parked]) -> None:
+        outgoing_quarantine.park(self._connection, self._lease, parked)
+        self._parking.parked(parked)
+        for each in parked:
+            if each.kind is Kind.CULPRIT:
+                fields = {"relay": self._lease.relay, "shard": self.shard.number, "position": each.event.position}
+                about = {"category": str(each.category), "reason": each.problem}
+                logger.error("an event cannot be published and is in quarantine", extra=fields | about)
+
+    def _redrive(self, stop: Event) -> Step | None:
+        """What somebody has asked for, in turn with the batches, so that neither makes the other wait."""
+        if self._redrove:
+            self._redrove = False
+            return None
+        redriven = self._redriver.turn(self._connection, lambda messages: self._publish_parked(messages, stop))
+        if redriven is None:
+            return None
+        self._redrove = True
+        self._prepared = None  # sorted before this: an aggregate that is not parked any more would overtake itself
+        if redriven.failure:
+            return self._refused(redriven.published, redriven.failure)
+        return Step(Outcome.MOVED, self.position, redriven.published)
+
+    def _publish_parked(self, messages: Sequence[OutgoingMessage], stop: Event) -> tuple[int, PublishFailed | None]:
+        return self._wait_for(self._publisher.send(messages, self._mark, self.keep_lease), messages, stop)
 
     # --- What came of it -------------------------------------------------------------------------------
 
     def _outcome(self, batch: Batch, acknowledged: int, failure: PublishFailed | None) -> Step:
-        if failure and not (failure.fault is Fault.MESSAGE and failure.index == acknowledged):
+        if failure and failure.fault is Fault.MESSAGE and failure.index is not None:
+            self._parking.refuse(batch.messages[failure.index].position, failure.error)
+        elif failure:
             return self._refused(acknowledged, failure)
-        if failure:
-            refused = Impassable(batch.event_of(acknowledged), f"Kafka refuses it: {failure.error}")
-            return self._cannot_pass(refused, acknowledged)
-        if acknowledged < len(batch.messages):
+        elif acknowledged < len(batch.messages):
             self._forget()
             return Step(Outcome.STOPPED, self.position, acknowledged)
-        if batch.unmappable:
-            return self._cannot_pass(batch.unmappable, acknowledged)
-        self._held = None
         return Step(Outcome.MOVED, self.position, acknowledged)
 
     def _refused(self, acknowledged: int, failure: PublishFailed) -> Step:
         self._forget()
         return Step(Outcome.REFUSED, self.position, acknowledged, failure.error, failure.fault)
 
-    def _cannot_pass(self, event: Impassable, published: int) -> Step:
-        """The one place where it is decided what becomes of an event that cannot be passed.
-
-        Everything before it is published and covered by the checkpoint, and nothing behind it was sent.
-        """
-        self._forget()
-        return self._hold(event.event.position, event.reason, published)
-
-    def _hold(self, position: int, reason: str, published: int) -> Step:
-        checkpoint.hold(self._connection, self._lease, position, reason)
-        self._renewed()
-        self._say_held(position, reason)
-        return Step(Outcome.HELD, self.position, published, reason)
-
     def _wait_for_an_operator(self) -> Step:
         """It stays an alarm until the checkpoint is put right."""
-        self._say_held(self.position, SET_BACK)
+        if self._held_at != self.position:
+            self._held_at = self.position
+            fields = {"relay": self._lease.relay, "shard": self.shard.number, "position": self.position}
+            logger.error("the relay is held: the store was set back", extra=fields)
         self._reload()
         return Step(Outcome.HELD, self.position, reason=SET_BACK)
-
-    def _say_held(self, position: int, reason: str) -> None:
-        if self._held != (position, reason):
-            self._held = (position, reason)
-            fields = {"relay": self._lease.relay, "shard": self.shard.number, "position": position, "reason": reason}
-            logger.error("the relay cannot pass an event", extra=fields)

@@ -1,7 +1,6 @@
 """Which events of a page a relay may publish, and which it parks: those that cannot leave, and those behind them."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from infrastructure import metrics
 from infrastructure.event_ids import fingerprint
@@ -12,33 +11,28 @@ from infrastructure.outgoing_quarantine import Category, Kind, Parked, discarded
 from infrastructure.postgres import Connection
 from infrastructure.publisher import OutgoingMessage
 
+LARGEST_MESSAGE = 1_000_000
+"""Bytes that our producers take as one message; below the brokers' default of 1,048,588 for a whole batch."""
+
 _BEHIND = "an earlier event of its aggregate is parked"
-
-
-class Sorted(NamedTuple):
-    """messages: to be published, in order. parked: to be written down before anything may pass them."""
-
-    messages: list[OutgoingMessage]
-    parked: list[Parked]
 
 
 class Parking:
     """What a relay, or one shard of it, knows of its quarantine; in memory, one position for each parked aggregate.
 
-    Guarantees: of an aggregate with a parked event, no later event is among the messages. An event that an
-    operator has discarded is never among them.
+    Guarantees: of an aggregate with a parked event no later event becomes messages, and an event that an
+    operator has discarded never does.
     """
 
-    def __init__(self, shard: Shard, largest: int) -> None:
-        """largest: bytes that the client takes as one message, at most. Call `load` before anything else."""
-        self._shard, self._largest = shard, largest
+    def __init__(self, shard: Shard, mapper: MessageMapper, largest: int = LARGEST_MESSAGE) -> None:
+        """largest: bytes of one message, at most. Call `load` before anything else."""
+        self._shard, self._mapper, self._largest = shard, mapper, largest
         self._first: dict[str, int] = {}
         self._discarded: set[tuple[int, bytes]] = set()
         self._refused: dict[int, str] = {}
 
-    def load(self, connection: Connection, mapper: MessageMapper, after: int) -> None:
+    def load(self, connection: Connection, after: int) -> None:
         """As it is stored. after: the position from which the relay goes on."""
-        self._mapper = mapper
         self._first = parked_aggregates(connection, self._shard)
         self._discarded = discarded_after(connection, self._shard.relay, after)
         self._refused.clear()
@@ -48,23 +42,21 @@ class Parking:
         """Kafka has refused a message of this event for what it is: it is parked when it comes again."""
         self._refused[position] = error
 
-    def sort(self, events: Sequence[RecordedEvent]) -> Sorted:
-        """In order of position. To sort them again does no harm; what was refused meanwhile is parked then."""
-        messages: list[OutgoingMessage] = []
-        parked: list[Parked] = []
-        for event in events:
-            if self._discarded and (event.position, fingerprint(event)) in self._discarded:
-                continue
-            made, problem = self.examine(event)
-            first = self._first.get(event.originator_id)
-            if problem:
-                parked.append(Parked(event, Kind.CULPRIT, *problem))
-                self._first[event.originator_id] = min(event.position, first or event.position)
-            elif first is None or event.position < first:
-                messages += made
-            elif made:
-                parked.append(Parked(event, Kind.FOLLOWER, Category.BEHIND, _BEHIND))
-        return Sorted(messages, parked)
+    def route(self, event: RecordedEvent) -> tuple[list[OutgoingMessage], Parked | None]:
+        """Its messages, or that it is parked; neither for an event that concerns nobody.
+
+        Call it with one event after the other, in order of position. To begin again further back does no harm.
+        """
+        if self._discarded and (event.position, fingerprint(event)) in self._discarded:
+            return [], None
+        messages, problem = self.examine(event)
+        first = self._first.get(event.originator_id)
+        if problem:
+            self._first[event.originator_id] = min(event.position, first or event.position)
+            return [], Parked(event, Kind.CULPRIT, *problem)
+        if first is None or event.position < first or not messages:
+            return messages, None
+        return [], Parked(event, Kind.FOLLOWER, Category.BEHIND, _BEHIND)
 
     def examine(self, event: RecordedEvent) -> tuple[list[OutgoingMessage], tuple[Category, str] | None]:
         """Its messages, maybe none, or why it cannot be published."""

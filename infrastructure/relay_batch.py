@@ -1,4 +1,4 @@
-"""What a shard of a relay publishes next: a page of stored events, of which its own have become messages."""
+"""What a shard of a relay publishes next: a page of stored events, its own of which are messages now, or parked."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -8,7 +8,8 @@ from infrastructure.delivery import OutgoingMessage
 from infrastructure.event_ids import fingerprint
 from infrastructure.event_reader import EventReader, Page, RecordedEvent
 from infrastructure.lease import Shard
-from infrastructure.outgoing import MessageMapper, Unmappable
+from infrastructure.outgoing_quarantine import Parked
+from infrastructure.parking import Parking
 from infrastructure.shards import shard_of
 
 _LOOK_AROUND_EVERY = 100
@@ -16,47 +17,32 @@ _LOOK_AROUND_EVERY = 100
 _LARGEST_PAGE = 10_000
 """Events. The more shards, the fewer of a page are a shard's own, and the larger its pages."""
 _SMALL_PAGE = 20
-"""Events, when only the first of them will be published."""
-
-
-@dataclass(frozen=True)
-class Impassable:
-    """An event that cannot be passed as things are. reason: for people; names fields and classes, never values."""
-
-    event: RecordedEvent
-    reason: str
+"""Events, at least, when only the first few of them will be published."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """events: those it covers, in order, other shards' among them. messages: what the shard's own became.
 
-    unmappable: the event that comes next, if it is the shard's own and cannot be mapped.
+    parked: those of the shard's own that are not published; to be written down before the messages are sent.
     full: whether more may be stored right behind it already.
     """
 
     events: Sequence[RecordedEvent]
     messages: Sequence[OutgoingMessage]
-    unmappable: Impassable | None = None
+    parked: Sequence[Parked] = ()
     full: bool = False
 
     @property
     def is_empty(self) -> bool:
-        return not self.events and self.unmappable is None
+        return not self.events
 
     def covered(self, acknowledged: int) -> RecordedEvent | None:
         """The last event of which all messages are among the first `acknowledged`; None before the first."""
         done = len(self.events)
         if acknowledged < len(self.messages):
-            done = self._index_of(self.messages[acknowledged])
+            done = bisect_left(self.events, self.messages[acknowledged].position, key=lambda event: event.position)
         return self.events[done - 1] if done else None
-
-    def event_of(self, index: int) -> RecordedEvent:
-        """What became the message of this index."""
-        return self.events[self._index_of(self.messages[index])]
-
-    def _index_of(self, message: OutgoingMessage) -> int:
-        return bisect_left(self.events, message.position, key=lambda event: event.position)
 
 
 class SetBack:
@@ -64,12 +50,12 @@ class SetBack:
 
 
 class Preparer:
-    """Reads and maps for one shard, in pieces that are bounded in number and in bytes."""
+    """Reads and sorts for one shard, in pieces that are bounded in number and in bytes."""
 
     def __init__(
         self,
         reader: EventReader,
-        mapper: MessageMapper,
+        parking: Parking,
         shard: Shard,
         size: int,
         max_bytes: int,
@@ -77,23 +63,23 @@ class Preparer:
     ) -> None:
         """size: most events of the shard in a batch. max_bytes: after which it ends, as they are stored and as
         messages; one event may go beyond. turn: called while it works, to keep the lease."""
-        self._reader, self._mapper, self._shard, self._turn = reader, mapper, shard, turn
+        self._reader, self._parking, self._shard, self._turn = reader, parking, shard, turn
         self._size, self._max_bytes = size, max_bytes
         self._page = max(size, min(size * shard.shards, _LARGEST_PAGE))
 
-    def batch(self, after: int, anchor: bytes | None, careful: bool = False) -> Batch | SetBack:
-        """What comes after a position. careful: it ends with the first event that becomes messages.
+    def batch(self, after: int, anchor: bytes | None, most: int) -> Batch | SetBack:
+        """What comes after a position. most: events that become messages, after which it ends.
 
         anchor: fingerprint of the event at that position, when it is known. That event is read in the same
         snapshot as the page and compared, so a store that was set back is found whether or not the
         checkpoint has moved there yet: what counts is which event was passed at `after`, and by whom.
         """
-        limit = min(self._page, _SMALL_PAGE) if careful else self._page
+        limit = self._page if most >= self._size else min(self._page, max(_SMALL_PAGE, 2 * most))
         page = self._reader.read(after, limit, self._max_bytes)
         if self._was_set_back(page, after, anchor):
             return SetBack()
         cut = len(page.events) >= limit or sum(len(event.state) for event in page.events) >= self._max_bytes
-        return self._map(page, cut, careful)
+        return self._sort(page, cut, most)
 
     def _was_set_back(self, page: Page, after: int, anchor: bytes | None) -> bool:
         """Whether the store was restored from a backup, or lost its tail in a failover: it would use positions
@@ -102,21 +88,22 @@ class Preparer:
             return not page.events and page.settled and after > self._reader.highest_position()
         return page.anchor is None or fingerprint(page.anchor) != anchor
 
-    def _map(self, page: Page, cut: bool, careful: bool) -> Batch:
+    def _sort(self, page: Page, cut: bool, most: int) -> Batch:
         messages: list[OutgoingMessage] = []
-        own = size = 0
+        parked: list[Parked] = []
+        own = published = size = 0
         for index, event in enumerate(page.events):
             if index % _LOOK_AROUND_EVERY == 0:
                 self._turn()
             if shard_of(event.originator_id, self._shard.shards) != self._shard.number:
                 continue
-            try:
-                made = self._mapper.messages(event)
-            except Unmappable as unmappable:
-                return Batch(page.events[:index], messages, Impassable(event, unmappable.problem))
+            made, aside = self._parking.route(event)
             messages += made
+            if aside:
+                parked.append(aside)
             own += 1
+            published += bool(made)
             size += sum(len(message.value) for message in made)
-            if own == self._size or size >= self._max_bytes or (careful and made):
-                return Batch(page.events[: index + 1], messages, full=cut or index + 1 < len(page.events))
-        return Batch(page.events, messages, full=cut)
+            if own == self._size or published == most or size >= self._max_bytes:
+                return Batch(page.events[: index + 1], messages, parked, full=cut or index + 1 < len(page.events))
+        return Batch(page.events, messages, parked, full=cut)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from threading import Event
+from time import monotonic
 
 import psycopg
 import pytest
@@ -14,10 +15,12 @@ from infrastructure.kafka_faults import Fault
 from infrastructure.lease import LeaseLost, acquire
 from infrastructure.outbox import load_outbox
 from infrastructure.outbox_relay import Outcome
+from infrastructure.outgoing_records import records
+from infrastructure.outgoing_redrives import ask
 from infrastructure.postgres import connect
 from infrastructure.publisher import KafkaPublisher, OutgoingMessage, PublishFailed
 from tests.support.kafka import Kafka, MakeTopic
-from tests.support.parcels import Parcels, parcel_outbox, parcels_in
+from tests.support.parcels import Parcels, mended_outbox, parcel_outbox, parcels_in
 from tests.support.published import published
 from tests.support.relays import (
     NEVER,
@@ -180,7 +183,7 @@ def test_an_event_that_is_published_again_is_the_same_in_key_value_and_headers(
     assert repeats_are_identical(found)
 
 
-# --- What it never passes ------------------------------------------------------------------------------
+# --- What cannot be published, and what it never passes ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,41 +196,89 @@ def test_an_event_that_is_published_again_is_the_same_in_key_value_and_headers(
     ],
     ids=["unknown topic", "incomplete", "not JSON", "against the contract"],
 )
-def test_an_event_that_cannot_be_mapped_holds_the_relay_before_it_and_is_seen(
+def test_an_event_that_cannot_be_mapped_is_in_quarantine_before_the_checkpoint_passes_it_and_is_seen(
     store_dsn: str, parcels: Parcels, caplog: pytest.LogCaptureFixture, topic: str, state: bytes, reason: str
 ) -> None:
-    before, bad = parcels.move("a"), parcels.write("b", topic, state)
-    parcels.move("c")
+    parcels.move("a")
+    bad = parcels.write("b", topic, state)
+    parcels.move("b")
+    last = parcels.move("c")
 
     with relay_by_hand(store_dsn, OUTBOX, publisher := Recorder()) as relay, caplog.at_level(logging.ERROR):
-        assert [relay.step(NEVER).outcome for _ in range(3)] == [Outcome.HELD] * 3
+        assert [relay.step(NEVER).outcome for _ in range(2)] == [Outcome.MOVED, Outcome.IDLE]
 
-    status = checkpoint_of(store_dsn)
-    assert [message.key for message in publisher.messages] == [b"a"]
-    assert (status.position, status.held_position) == (before, bad)
-    assert status.held_reason is not None
-    assert reason in status.held_reason
-    assert "secret" not in status.held_reason
+    assert [message.key for message in publisher.messages] == [b"a", b"c"]
+    assert checkpoint_of(store_dsn).position == last
+    culprit, follower = records(parcels.connection, "parcels", limit=9)
+    assert (culprit.position, culprit.kind, culprit.category) == (bad, "culprit", "unmappable")
+    assert (follower.kind, follower.category) == ("follower", "behind")
+    assert reason in culprit.problem
+    assert "secret" not in culprit.problem
     assert [vars(record)["position"] for record in caplog.records] == [bad]
 
 
-def test_a_held_relay_goes_on_in_order_once_the_event_can_be_mapped(store_dsn: str, parcels: Parcels) -> None:
+def test_what_is_parked_is_written_down_before_anything_of_its_batch_is_sent(store_dsn: str, parcels: Parcels) -> None:
+    """Else a crash right after Kafka has the batch, with its position, would lose what was parked."""
     parcels.move("a")
-    parcels.move("a", note="wait!")
-    last = parcels.move("a")
-    broken, mended = parcel_outbox("parcels"), parcel_outbox("parcels")
-    mended.contracts[0].model_fields["note"].metadata.clear()
-    mended.contracts[0].model_rebuild(force=True)
+    parcels.move("b", note="!")
+    seen: list[int] = []
 
-    with relay_by_hand(store_dsn, broken, Recorder()) as relay:
-        assert relay.step(NEVER).outcome is Outcome.HELD
+    def looks(messages: list[OutgoingMessage]) -> int:
+        seen.append(len(records(parcels.connection, "parcels", limit=9)))
+        return len(messages)
+
+    with relay_by_hand(store_dsn, OUTBOX, Recorder(answer=looks)) as relay:
+        relay.step(NEVER)
+
+    assert seen == [1]
+
+
+def test_of_what_kafka_refuses_one_event_at_a_time_is_found_and_the_others_go_on(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    for number in range(40):
+        parcels.move(f"{'poison' if number % 3 == 0 else 'fine'}-{number}")
+
+    def refuses_poison(messages: list[OutgoingMessage]) -> int:
+        bad = next((index for index, each in enumerate(messages) if each.key.startswith(b"poison")), None)
+        if bad is not None:
+            raise PublishFailed(bad, "MSG_SIZE_TOO_LARGE", Fault.MESSAGE, bad)
+        return len(messages)
+
+    publisher = Recorder(answer=refuses_poison)
+    with relay_by_hand(store_dsn, OUTBOX, publisher, batch_size=20) as relay:
+        while relay.step(NEVER).outcome is Outcome.MOVED:
+            pass
+
+    assert len(records(parcels.connection, "parcels", limit=99)) == 14
+    assert len({each.key for each in publisher.messages if each.key.startswith(b"fine")}) == 26
+    assert len(publisher.messages) < 20 + 3 * 40, "an attempt after a refusal is a small one"
+
+
+def test_a_redrive_while_the_next_batch_is_prepared_already_lets_nothing_overtake(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("x", note="!")
+    parcels.move_all(["x", "y"], times=5)
+    with relay_by_hand(store_dsn, OUTBOX, Recorder()) as relay:
+        relay.step(NEVER)
         relay.release()
-    with relay_by_hand(store_dsn, mended, publisher := Recorder()) as relay:
-        assert relay.step(NEVER).outcome is Outcome.MOVED
+    parcels.move_all(["x", "y"], times=9)
 
-    status = checkpoint_of(store_dsn)
-    assert steps(publisher.messages) == [2, 3]
-    assert (status.position, status.held_position, status.held_reason) == (last, None, None)
+    def asks_for_it(messages: list[OutgoingMessage]) -> int:
+        ask(parcels.connection, "parcels")
+        return len(messages)
+
+    publisher = Recorder(answer=asks_for_it)
+    with relay_by_hand(store_dsn, mended_outbox("parcels"), publisher, batch_size=4) as relay:
+        relay.step(NEVER)
+        until = monotonic() + 30
+        while records(parcels.connection, "parcels", limit=1) or relay.step(NEVER).outcome is not Outcome.IDLE:
+            relay.step(NEVER)
+            assert monotonic() < until
+
+    assert steps(publisher.messages, "x") == list(range(1, 16))
+    assert steps(publisher.messages, "y") == list(range(6, 15))
 
 
 def test_a_checkpoint_above_everything_stored_is_an_alarm_that_stays(store_dsn: str, parcels: Parcels) -> None:

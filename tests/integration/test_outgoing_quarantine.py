@@ -1,6 +1,7 @@
 """What a relay writes down of events that cannot leave, and what it knows of it afterwards."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from psycopg.errors import LockNotAvailable
@@ -8,10 +9,13 @@ from psycopg.errors import LockNotAvailable
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.lease import Lease, LeaseLost, Shard, acquire
 from infrastructure.outgoing import MessageMapper
-from infrastructure.outgoing_quarantine import Category, Kind, hash_of, park, parked_aggregates
+from infrastructure.outgoing_quarantine import Category, Kind, Parked, hash_of, park, parked_aggregates
 from infrastructure.outgoing_records import count, discard, records
-from infrastructure.parking import Parking, Sorted
+from infrastructure.parking import LARGEST_MESSAGE, Parking
 from infrastructure.postgres import connect
+from infrastructure.producer import producer_config
+from infrastructure.publisher import OutgoingMessage
+from infrastructure.settings import Settings
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.relays import steps
@@ -36,16 +40,27 @@ def stored(parcels: Parcels) -> list[RecordedEvent]:
     return list(EventReader(parcels.connection).read(0, 10_000).events)
 
 
-def parking(parcels: Parcels, shard: Shard | None = None) -> Parking:
+@dataclass
+class Sorted:
+    messages: list[OutgoingMessage]
+    parked: list[Parked]
+
+    @property
+    def why(self) -> list[tuple[str, int, str]]:
+        return [(each.event.originator_id, each.event.originator_version, str(each.category)) for each in self.parked]
+
+
+def parking(parcels: Parcels) -> Parking:
     """As it is after a start."""
-    made = Parking(shard or Shard(RELAY), LARGEST)
     mapper = MessageMapper(parcel_outbox("parcels"), EventReader(parcels.connection).namespace())
-    made.load(parcels.connection, mapper, after=0)
+    made = Parking(Shard(RELAY), mapper, LARGEST)
+    made.load(parcels.connection, after=0)
     return made
 
 
-def parked_steps(sorted_: Sorted) -> list[tuple[str, int, str]]:
-    return [(each.event.originator_id, each.event.originator_version, str(each.category)) for each in sorted_.parked]
+def sort(parking: Parking, events: list[RecordedEvent]) -> Sorted:
+    routed = [parking.route(event) for event in events]
+    return Sorted([message for made, _ in routed for message in made], [aside for _, aside in routed if aside])
 
 
 # --- Which events are parked ---------------------------------------------------------------------------
@@ -66,27 +81,31 @@ def test_what_cannot_leave_is_parked_with_all_that_comes_after_it_of_its_aggrega
     parcels.move("x", note=note)
     parcels.move_all(["x", "y"], times=2)
 
-    found = parking(parcels).sort(stored(parcels))
+    found = sort(parking(parcels), stored(parcels))
 
     assert steps(found.messages, "x") == [1]
     assert steps(found.messages, "y") == [1, 2]
-    assert parked_steps(found) == [("x", 2, category), ("x", 3, "behind"), ("x", 4, "behind")]
+    assert found.why == [("x", 2, category), ("x", 3, "behind"), ("x", 4, "behind")]
     assert [each.kind for each in found.parked] == [Kind.CULPRIT, Kind.FOLLOWER, Kind.FOLLOWER]
     assert problem in found.parked[0].problem
+
+
+def test_what_the_producer_takes_as_one_message_is_what_it_is_asked_for_beforehand() -> None:
+    assert producer_config(Settings())["message.max.bytes"] == LARGEST_MESSAGE
 
 
 def test_a_message_without_a_key_is_parked(parcels: Parcels) -> None:
     parcels.move("")
     parcels.move("y")
-    found = parking(parcels).sort(stored(parcels))
-    assert parked_steps(found) == [("", 1, "no_key")]
+    found = sort(parking(parcels), stored(parcels))
+    assert found.why == [("", 1, "no_key")]
     assert steps(found.messages) == [1]
 
 
 def test_what_becomes_no_message_is_never_parked_behind_another(parcels: Parcels) -> None:
     parcels.move("x", note="!")
     parcels.weigh("x")
-    assert parked_steps(parking(parcels).sort(stored(parcels))) == [("x", 1, "unmappable")]
+    assert sort(parking(parcels), stored(parcels)).why == [("x", 1, "unmappable")]
 
 
 def test_what_kafka_has_refused_is_parked_when_it_comes_again(parcels: Parcels) -> None:
@@ -94,12 +113,12 @@ def test_what_kafka_has_refused_is_parked_when_it_comes_again(parcels: Parcels) 
     refused = parcels.move("x")
     parcels.move("x")
     known = parking(parcels)
-    assert not known.sort(stored(parcels)).parked
+    assert not sort(known, stored(parcels)).parked
 
     known.refuse(refused, "MSG_SIZE_TOO_LARGE")
 
-    found = known.sort(stored(parcels))
-    assert (steps(found.messages), parked_steps(found)) == ([1], [("x", 2, "refused"), ("x", 3, "behind")])
+    found = sort(known, stored(parcels))
+    assert (steps(found.messages), found.why) == ([1], [("x", 2, "refused"), ("x", 3, "behind")])
 
 
 def test_two_hundred_poison_events_at_the_head_cost_one_batch_and_starve_nobody(parcels: Parcels) -> None:
@@ -107,7 +126,7 @@ def test_two_hundred_poison_events_at_the_head_cost_one_batch_and_starve_nobody(
         parcels.move(f"poison-{number}", note="!")
     parcels.move_all(["x", "y"], times=1)
 
-    found = parking(parcels).sort(stored(parcels))
+    found = sort(parking(parcels), stored(parcels))
 
     assert (len(found.parked), len(found.messages)) == (200, 2)
 
@@ -117,12 +136,12 @@ def test_two_hundred_poison_events_at_the_head_cost_one_batch_and_starve_nobody(
 
 def test_after_a_restart_the_later_events_of_a_parked_aggregate_are_parked_too(parcels: Parcels) -> None:
     parcels.move("x", note="!")
-    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+    park(parcels.connection, lease_of(parcels), sort(parking(parcels), stored(parcels)).parked)
 
     parcels.move("x")
 
-    found = parking(parcels).sort(stored(parcels)[1:])
-    assert (parked_steps(found), found.messages) == ([("x", 2, "behind")], [])
+    found = sort(parking(parcels), stored(parcels)[1:])
+    assert (found.why, found.messages) == ([("x", 2, "behind")], [])
 
 
 def test_events_that_are_met_again_are_not_parked_twice_and_those_before_them_are_published_again(
@@ -132,9 +151,9 @@ def test_events_that_are_met_again_are_not_parked_twice_and_those_before_them_ar
     parcels.move("x")
     parcels.move("x", note="!")
     parcels.move("x")
-    park(parcels.connection, lease, parking(parcels).sort(stored(parcels)).parked)
+    park(parcels.connection, lease, sort(parking(parcels), stored(parcels)).parked)
 
-    again = parking(parcels).sort(stored(parcels))
+    again = sort(parking(parcels), stored(parcels))
     park(parcels.connection, lease, again.parked)
 
     assert steps(again.messages) == [1]
@@ -144,13 +163,13 @@ def test_events_that_are_met_again_are_not_parked_twice_and_those_before_them_ar
 def test_an_event_that_was_discarded_is_never_published_however_far_the_relay_is_set_back(parcels: Parcels) -> None:
     parcels.move("x", note="!")
     parcels.move("x")
-    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+    park(parcels.connection, lease_of(parcels), sort(parking(parcels), stored(parcels)).parked)
     for each in records(parcels.connection, RELAY, limit=9):
         assert discard(parcels.connection, RELAY, each.id, "a duplicate of another parcel", "ann")
 
     parcels.move("x")
 
-    found = parking(parcels).sort(stored(parcels))
+    found = sort(parking(parcels), stored(parcels))
     assert (steps(found.messages), found.parked) == ([3], [])
 
 
@@ -160,14 +179,14 @@ def test_a_relay_whose_lease_was_taken_over_parks_nothing(parcels: Parcels, stor
     parcels.connection.execute("UPDATE relay_checkpoints SET epoch = epoch + 1, owner = 'the successor'")
 
     with pytest.raises(LeaseLost):
-        park(parcels.connection, lease, parking(parcels).sort(stored(parcels)).parked)
+        park(parcels.connection, lease, sort(parking(parcels), stored(parcels)).parked)
 
     assert count(parcels.connection, RELAY) == (0, 0)
 
 
 def test_while_a_relay_parks_nobody_takes_its_lease_over(parcels: Parcels, store_dsn: str) -> None:
     parcels.move("x", note="!")
-    found = parking(parcels).sort(stored(parcels)).parked
+    found = sort(parking(parcels), stored(parcels)).parked
     lease = lease_of(parcels)
     with connect(store_dsn, application_name="test parker", autocommit=False) as parker:
         parker.execute("SELECT 1")  # opens the transaction that it is part of
@@ -181,7 +200,7 @@ def test_a_shard_knows_the_parked_aggregates_of_its_own_only(parcels: Parcels) -
     names = [f"p{number}" for number in range(12)]
     for name in names:
         parcels.move(name, note="!")
-    park(parcels.connection, lease_of(parcels), parking(parcels).sort(stored(parcels)).parked)
+    park(parcels.connection, lease_of(parcels), sort(parking(parcels), stored(parcels)).parked)
 
     found = [set(parked_aggregates(parcels.connection, Shard(RELAY, number, 3))) for number in range(3)]
 

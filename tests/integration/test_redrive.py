@@ -49,17 +49,22 @@ class House:
 
     def restart(self, outbox: Outbox) -> None:
         """With other code, perhaps."""
-        self.parking = Parking(Shard(RELAY), largest=10_000)
         mapper = MessageMapper(outbox, EventReader(self.connection).namespace())
-        self.parking.load(self.connection, mapper, after=0)
+        self.parking = Parking(Shard(RELAY), mapper)
+        self.parking.load(self.connection, after=0)
         self.redriver = Redriver(self.lease, self.parking, self.batch_size)
 
-    def park_all(self) -> list[OutgoingMessage]:
-        """What the relay would do with all that is stored; what it would publish."""
-        found = self.parking.sort(self.stored())
-        park(self.connection, self.lease, found.parked)
-        self.parking.parked(found.parked)
-        return found.messages
+    def take_all(self) -> list[OutgoingMessage]:
+        """As the relay does with all that is stored; what it would publish."""
+        return self.take(self.stored())
+
+    def take_last(self) -> list[OutgoingMessage]:
+        return self.take(self.stored()[-1:])
+
+    def take(self, events: list[RecordedEvent]) -> list[OutgoingMessage]:
+        routed = [self.parking.route(event) for event in events]
+        park(self.connection, self.lease, [aside for _, aside in routed if aside])
+        return [message for messages, _ in routed for message in messages]
 
     def stored(self) -> list[RecordedEvent]:
         return list(EventReader(self.connection).read(0, 10_000).events)
@@ -96,7 +101,7 @@ def house(store_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 def test_after_the_cause_is_mended_all_of_a_key_goes_out_in_order_and_nothing_is_parked_any_more(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move_all(["x", "y"], times=3)
-    assert steps(house.park_all(), "y") == [1, 2, 3]
+    assert steps(house.take_all(), "y") == [1, 2, 3]
 
     house.restart(mended_outbox("parcels"))
     assert house.turn() is None, "nobody has asked for it"
@@ -106,7 +111,7 @@ def test_after_the_cause_is_mended_all_of_a_key_goes_out_in_order_and_nothing_is
     assert house.published() == [1, 2, 3, 4]
     assert house.parked("x") == []
     house.parcels.move("x")
-    assert steps(house.parking.sort(house.stored()[-1:]).messages) == [5], "x is not parked any more"
+    assert steps(house.take_last()) == [5], "x is not parked any more"
 
 
 def test_ids_are_those_that_the_events_always_had(house: House) -> None:
@@ -114,10 +119,10 @@ def test_ids_are_those_that_the_events_always_had(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move("x")
     house.restart(mended_outbox("parcels"))
-    without_trouble = house.parking.sort(house.stored()).messages
+    without_trouble = house.take_all()
 
     house.restart(house.outbox)
-    first = house.park_all()
+    first = house.take_all()
     house.restart(mended_outbox("parcels"))
     ask(house.connection, RELAY)
     house.turns()
@@ -129,7 +134,7 @@ def test_a_key_ends_at_the_first_that_fails_again_and_other_keys_go_on(house: Ho
     for parcel in ("x", "z"):
         house.parcels.move(parcel, note="!")
         house.parcels.move(parcel)
-    house.park_all()
+    house.take_all()
     (culprit, *_) = records(house.connection, RELAY, originator_id="z", limit=9)
     discard(house.connection, RELAY, culprit.id, "no such parcel", "ann")
 
@@ -147,7 +152,7 @@ def test_a_follower_that_is_refused_itself_is_a_culprit_from_then_on(house: Hous
     for _ in range(3):
         house.parcels.move("x", note="!")
     house.parcels.move("y", note="!")
-    house.park_all()
+    house.take_all()
     house.restart(mended_outbox("parcels"))
 
     def refuses_the_second(messages: Sequence[OutgoingMessage]) -> tuple[int, PublishFailed | None]:
@@ -172,7 +177,7 @@ def test_a_follower_that_is_refused_itself_is_a_culprit_from_then_on(house: Hous
 def test_while_kafka_is_away_nothing_fails_again_and_it_stays_asked_for(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move("x")
-    house.park_all()
+    house.take_all()
     house.restart(mended_outbox("parcels"))
     ask(house.connection, RELAY)
 
@@ -191,7 +196,7 @@ def test_while_kafka_is_away_nothing_fails_again_and_it_stays_asked_for(house: H
 def test_events_that_come_while_a_long_key_is_redriven_batch_by_batch_do_not_overtake(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move_all(["x"], times=9)
-    house.park_all()
+    house.take_all()
     house.batch_size = 4
     house.restart(mended_outbox("parcels"))
     ask(house.connection, RELAY, "x")
@@ -200,9 +205,7 @@ def test_events_that_come_while_a_long_key_is_redriven_batch_by_batch_do_not_ove
     for _ in range(3):
         house.turn()
         house.parcels.move("x")
-        found = house.parking.sort(house.stored()[-1:])
-        park(house.connection, house.lease, found.parked)
-        live += found.messages
+        live += house.take_last()
         assert not live or not house.parked("x")
     house.turns()
 
@@ -212,7 +215,7 @@ def test_events_that_come_while_a_long_key_is_redriven_batch_by_batch_do_not_ove
 def test_one_killed_after_the_acknowledgement_publishes_again_and_loses_and_reorders_nothing(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move_all(["x"], times=2)
-    house.park_all()
+    house.take_all()
     house.restart(mended_outbox("parcels"))
     ask(house.connection, RELAY)
 
@@ -236,7 +239,7 @@ def test_one_killed_after_the_acknowledgement_publishes_again_and_loses_and_reor
 
 def test_who_has_lost_the_lease_releases_nothing(house: House) -> None:
     house.parcels.move("x", note="!")
-    house.park_all()
+    house.take_all()
     house.restart(mended_outbox("parcels"))
     ask(house.connection, RELAY)
     house.connection.execute("UPDATE relay_checkpoints SET epoch = epoch + 1, owner = 'the successor'")
@@ -249,21 +252,21 @@ def test_who_has_lost_the_lease_releases_nothing(house: House) -> None:
 
 def test_when_the_last_of_a_key_is_discarded_its_later_events_go_on_by_themselves(house: House) -> None:
     house.parcels.move("x", note="!")
-    house.park_all()
+    house.take_all()
     (entry,) = records(house.connection, RELAY, limit=9)
 
     assert discard(house.connection, RELAY, entry.id, "no such parcel", "ann")
     house.turns()
 
     house.parcels.move("x")
-    assert steps(house.parking.sort(house.stored()[-1:]).messages) == [2]
+    assert steps(house.take_last()) == [2]
     (kept,) = records(house.connection, RELAY, closed=True, limit=9)
     assert (kept.discard_reason, kept.discarded_by, kept.released_at) == ("no such parcel", "ann", None)
 
 
 def test_an_event_that_is_not_there_any_more_stays_in_quarantine_and_says_so(house: House) -> None:
     house.parcels.move("x", note="!")
-    house.park_all()
+    house.take_all()
     house.connection.execute("UPDATE outgoing_quarantine SET fingerprint = 'of another event'")
     _, since = ask(house.connection, RELAY)
     house.turns()

@@ -67,7 +67,7 @@ def test_a_store_set_back_is_found_at_start_whatever_was_stored_since_and_nothin
     with caplog.at_level(logging.ERROR), relay(store_dsn, publisher) as after:
         assert [after.step(NEVER).reason for _ in range(3)] == [SET_BACK] * 3
         assert len(publisher.messages) == 20
-        assert [record.message for record in caplog.records] == ["the relay cannot pass an event"]
+        assert [record.message for record in caplog.records] == ["the relay is held: the store was set back"]
 
         put_right(store_dsn, 20 - LOST)
         assert after.step(NEVER).outcome is Outcome.HELD  # it looks at the checkpoint again
