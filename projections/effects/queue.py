@@ -16,10 +16,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 900.0
 # The first of each key and no other: what comes behind it is not due before it is sent or has failed. Nobody waits
 # for a row that another worker is just taking: SKIP LOCKED. Once taken, it is kept by due_at and not by a
 # lock, because no transaction may stay open while the provider is called; if we die, others find it when that is over.
+# Materialized, because a subquery that is run again would take another one each time.
 TAKE = """
-    UPDATE outgoing_effects AS taken
-    SET attempts = attempts + 1, worker = %(worker)s, due_at = clock_timestamp() + %(seconds)s * interval '1 s'
-    WHERE id IN (
+    WITH due AS MATERIALIZED (
         SELECT id FROM outgoing_effects AS first
         WHERE consumer_name = %(consumer_name)s AND sent_at IS NULL AND failed_at IS NULL
           AND due_at <= clock_timestamp()
@@ -28,10 +27,13 @@ TAKE = """
               WHERE earlier.consumer_name = first.consumer_name AND earlier.key = first.key
                 AND earlier.position < first.position AND earlier.sent_at IS NULL AND earlier.failed_at IS NULL
           )
-        ORDER BY due_at LIMIT 1
+        ORDER BY due_at, position LIMIT 1
         FOR UPDATE SKIP LOCKED
-    ) AND sent_at IS NULL AND failed_at IS NULL
-    RETURNING id, effect, key, content, attempts
+    )
+    UPDATE outgoing_effects AS taken
+    SET attempts = attempts + 1, worker = %(worker)s, due_at = clock_timestamp() + %(seconds)s * interval '1 s'
+    FROM due WHERE taken.id = due.id
+    RETURNING taken.id, effect, key, content, attempts
 """
 SENT = """
     UPDATE outgoing_effects SET sent_at = clock_timestamp(), last_problem = NULL WHERE id = %s AND worker = %s
