@@ -1,23 +1,25 @@
-"""Whether events drain, judged from outside: the store's own head against each relay's checkpoint and beat.
+"""Whether events drain, judged from outside: the store's own head against each relay's checkpoints and beats.
 
 A relay is not asked how it feels. It may be dead, or measure itself against a mark that froze with it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eventsourcing.persistence import StoredEvent
 
-from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
+from infrastructure.checkpoint import CheckpointStatus, read_checkpoints
 from infrastructure.event_ids import fingerprint
 from infrastructure.event_reader import HIGHEST_POSITION
 from infrastructure.postgres import Connection
+from infrastructure.relay_processes import ALIVE
 
 LONGEST_SILENCE = 60.0
 """Seconds after which a relay without a beat, or an event that is still unpublished, is a fault."""
 
 SET_BACK = "the store was set back behind what was published; see docs/operations.md"
 
-RELAYS = "SELECT relay FROM relay_checkpoints ORDER BY relay"
+RELAYS = "SELECT DISTINCT relay FROM relay_checkpoints ORDER BY relay"
 PUBLISHED_LAST = "SELECT originator_id, originator_version, topic, state FROM stored_events WHERE position = %s"
 OLDEST_AFTER = """
     SELECT extract(epoch FROM clock_timestamp() - stored_at)::float8
@@ -26,10 +28,27 @@ OLDEST_AFTER = """
 
 
 @dataclass(frozen=True)
-class RelayHealth:
-    """highest: of the store. waiting_seconds: age of the oldest event above the checkpoint, None when there is none.
+class ShardHealth:
+    """waiting_seconds: age of the oldest event above the checkpoint, None when there is none; it may be another
+    shard's, which this one has only to pass. process: that publishes for it now, None for nobody.
 
     fault: what is wrong, in words, and what to do; None when all is well.
+    """
+
+    shard: int
+    position: int
+    waiting_seconds: float | None
+    process: str | None
+    beat_age: float
+    fault: str | None
+
+
+@dataclass(frozen=True)
+class RelayHealth:
+    """position: the lowest of its shards. highest: of the store. waiting_seconds, beat_age: the largest of its shards'.
+
+    leased: whether somebody publishes for every shard. processes: that are alive, those that stand by among them.
+    fault: of the relay, or the first of a shard's.
     """
 
     relay: str
@@ -37,37 +56,65 @@ class RelayHealth:
     highest: int
     waiting_seconds: float | None
     leased: bool
+    paused: bool
+    processes: int
     beat_age: float
+    shards: tuple[ShardHealth, ...]
     fault: str | None
 
 
 def relay_health(connection: Connection) -> list[RelayHealth]:
     """Of every relay that ever ran on this store."""
     relays = [relay for (relay,) in connection.execute(RELAYS)]
-    return [_health(connection, checkpoint) for relay in relays if (checkpoint := read_checkpoint(connection, relay))]
+    return [_relay(connection, relay, read_checkpoints(connection, relay)) for relay in relays]
 
 
-def _health(connection: Connection, checkpoint: CheckpointStatus) -> RelayHealth:
-    highest = _number(connection, HIGHEST_POSITION) or 0
-    row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
-    last = fingerprint(StoredEvent(*row)) if row else None
-    waiting = _number(connection, OLDEST_AFTER, checkpoint.position)
+def _relay(connection: Connection, relay: str, checkpoints: Sequence[CheckpointStatus]) -> RelayHealth:
+    highest = int(_number(connection, HIGHEST_POSITION) or 0)
+    shards = tuple(_shard(connection, checkpoint, highest) for checkpoint in checkpoints)
+    waiting = max((shard.waiting_seconds for shard in shards if shard.waiting_seconds is not None), default=None)
+    faults = [fault if len(shards) == 1 else f"shard {n}: {fault}" for n, fault in _faults(shards)]
     return RelayHealth(
-        relay=checkpoint.relay,
-        position=checkpoint.position,
-        highest=int(highest),
+        relay=relay,
+        position=min(shard.position for shard in shards),
+        highest=highest,
         waiting_seconds=waiting,
-        leased=bool(checkpoint.leased),
-        beat_age=checkpoint.beat_age,
-        fault=SET_BACK if checkpoint.anchor not in (None, last) else _fault(checkpoint, int(highest), waiting or 0.0),
+        leased=all(shard.process for shard in shards),
+        paused=any(checkpoint.paused for checkpoint in checkpoints),
+        processes=len(connection.execute(ALIVE, (relay,)).fetchall()),
+        beat_age=max(shard.beat_age for shard in shards),
+        shards=shards,
+        fault=faults[0] if faults else None,
     )
 
 
-def _fault(checkpoint: CheckpointStatus, highest: int, waiting: float) -> str | None:
-    if checkpoint.position > highest:
-        return SET_BACK
+def _faults(shards: Sequence[ShardHealth]) -> list[tuple[int, str]]:
+    return [(shard.shard, shard.fault) for shard in shards if shard.fault]
+
+
+def _shard(connection: Connection, checkpoint: CheckpointStatus, highest: int) -> ShardHealth:
+    row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
+    last = fingerprint(StoredEvent(*row)) if row else None
+    waiting = _number(connection, OLDEST_AFTER, checkpoint.position)
+    set_back = checkpoint.anchor not in (None, last) or checkpoint.position > highest
+    return ShardHealth(
+        shard=checkpoint.shard,
+        position=checkpoint.position,
+        waiting_seconds=waiting,
+        process=(checkpoint.owner or "").rpartition(":")[0] if checkpoint.leased else None,
+        beat_age=checkpoint.beat_age,
+        fault=SET_BACK if set_back else _fault(checkpoint, waiting or 0.0),
+    )
+
+
+def _fault(checkpoint: CheckpointStatus, waiting: float) -> str | None:
     if checkpoint.held_position is not None:
         return f"held before position {checkpoint.held_position}: {checkpoint.held_reason}"
+    if checkpoint.paused:
+        if waiting <= LONGEST_SILENCE:
+            return None
+        since = f"{checkpoint.paused_since:%Y-%m-%d %H:%M %Z}"
+        return f"paused since {since}, and an event has waited for {waiting:.0f} s: `counterfoil relay resume`"
     if checkpoint.beat_age > LONGEST_SILENCE:
         return f"no sign of life for {checkpoint.beat_age:.0f} s: start the relay"
     if waiting > LONGEST_SILENCE:

@@ -17,7 +17,7 @@ from tests.support.kafka import create_topic
 from tests.support.outages import breakable_kafka, frozen
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.published import published
-from tests.support.relays import Recorder, checkpoint_of, in_order, running, settings_for, state, steps
+from tests.support.relays import Recorder, checkpoint_of, in_order, one, running, settings_for, state, steps
 from tests.support.stored_events import proxied
 from tests.support.wait import eventually
 
@@ -61,7 +61,7 @@ def test_fifty_events_arrive_in_order_through_a_queue_of_ten_once_the_broker_is_
     name, settings = unique_name("parcels"), settings_for(store_dsn, breakable.bootstrap, publish_timeout=2)
     publisher = KafkaPublisher(settings, {"queue.buffering.max.messages": 10})
 
-    with running(RelayLoop(parcel_outbox(topic, name), settings, publisher)):
+    with running(RelayLoop(parcel_outbox(topic, name), settings, one(publisher))):
         eventually(lambda: state(name) == "relaying")
         breakable.stop()
         parcels.move_all([f"p{n}" for n in range(25)], times=2)
@@ -159,7 +159,7 @@ def test_a_lost_hint_costs_one_poll_interval_and_no_event(
     polled_before = polls.get()
     settings = settings_for(store_dsn, breakable.bootstrap, relay_poll_idle=0.3)
 
-    with running(RelayLoop(parcel_outbox(topic), settings, publisher := Recorder())):
+    with running(RelayLoop(parcel_outbox(topic), settings, one(publisher := Recorder()))):
         eventually(lambda: polls.get() > polled_before + 2)  # the listener has connected, which was a hint too
         hinted = hints.get()
         parcels.move("a")  # nobody is told
@@ -174,7 +174,7 @@ def test_a_hint_wakes_it_long_before_the_next_poll_also_after_its_listening_sess
     settings = settings_for(store_dsn, breakable.bootstrap, relay_poll_idle=300, relay_poll_busy=300)
     hints = HintSender(store_dsn)
 
-    with running(RelayLoop(parcel_outbox(topic, name), settings, publisher := Recorder())):
+    with running(RelayLoop(parcel_outbox(topic, name), settings, one(publisher := Recorder()))):
         eventually(lambda: state(name) == "relaying")
         parcels.move("a")
         hints.hint()
@@ -198,6 +198,6 @@ def test_the_lag_is_measured_against_what_is_stored(
 
     with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, breakable.bootstrap))):
         eventually(lambda: state(name) == "held")
-        eventually(lambda: metrics.RELAY_LAG.labels(name)._value.get() == 4)
-        assert metrics.RELAY_POSITION.labels(name)._value.get() == 1
+        eventually(lambda: metrics.RELAY_LAG.labels(name, "0")._value.get() == 4)
+        assert metrics.RELAY_POSITION.labels(name, "0")._value.get() == 1
         assert metrics.LOOP_BEAT.labels(name)._value.get() > 0

@@ -19,7 +19,7 @@ from tests.support.faulty_broker import FaultyBroker
 from tests.support.kafka import Kafka, MakeTopic, delete_topic
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.published import published
-from tests.support.relays import Recorder, checkpoint_of, in_order, running, settings_for, state, steps
+from tests.support.relays import Recorder, checkpoint_of, in_order, one, running, settings_for, state, steps
 from tests.support.wait import eventually
 
 UniqueName = Callable[[str], str]
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_with_growing_pauses_
     failures = metrics.RELAY_CHECKPOINT_FAILURES.labels(name)
 
     with running(
-        RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap), publisher := Recorder())
+        RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap), one(publisher := Recorder()))
     ):
         eventually(lambda: checkpoint_of(store_dsn, name).position == 1)
 

@@ -98,7 +98,7 @@ def main() -> None:
     logs.configure("text", "INFO")
     signum = signal.Signals[f"SIG{asked.signal}"]
     publisher = Interrupted(KafkaPublisher(settings), asked.at, asked.batch, signum, asked.slow)
-    relay = RelayLoop(parcel_outbox(asked.topic, asked.name), settings, publisher)
+    relay = RelayLoop(parcel_outbox(asked.topic, asked.name), settings, lambda _shard: publisher)
     keep_running(relay.name, relay.run, stop)
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 
 from infrastructure import metrics
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
-from infrastructure.lease import acquire
+from infrastructure.lease import Shard, acquire
 from infrastructure.outbox import Outbox
 from infrastructure.outbox_relay import Relay
 from infrastructure.postgres import connect
@@ -58,6 +58,11 @@ def running(relay: RelayLoop) -> Iterator[None]:
         stop.set()
         thread.join(ENDS_WITHIN)
         assert not thread.is_alive(), "the relay did not stop"
+
+
+def one(publisher: Publisher) -> Callable[[Shard], Publisher]:
+    """The same publisher for every shard: for a relay that has one."""
+    return lambda _shard: publisher
 
 
 def settings_for(dsn: str, bootstrap: str, **values: object) -> Settings:
@@ -155,10 +160,10 @@ def repeats_are_identical(found: Iterable[Published]) -> bool:
     return all(len(forms) == 1 for forms in by_event.values())
 
 
-def state(relay: str) -> str | None:
-    """The state that the metrics of this process show for the relay; None before it ever ran here."""
+def state(relay: str, shard: int = 0) -> str | None:
+    """The state that the metrics of this process show for the shard; None while it does not have it."""
     for metric in metrics.RELAY_STATE.collect():
         for sample in metric.samples:
-            if sample.labels["relay"] == relay and sample.value == 1:
+            if (sample.labels["relay"], sample.labels["shard"], sample.value) == (relay, str(shard), 1):
                 return sample.labels["state"]
     return None

@@ -1,0 +1,261 @@
+"""What an operator does to a relay: pause, resume, move it back, change the number of its shards.
+
+Moving back and resharding need a moment in which nobody publishes. So the relay is asked to stand aside for
+a few seconds at a time, the leases are waited for, and then all rows are changed in one transaction that finds
+them locked and free. Whoever is killed in between leaves the old rows behind, and the request runs out by itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+from typing import TypeVar
+
+from domain.errors import CounterfoilError
+from infrastructure.postgres import Connection
+
+Changed = TypeVar("Changed")
+
+MOST_SHARDS = 256
+
+_ASIDE = 10.0
+"""Seconds for which the relay stands aside after each request; what is left over if we are killed."""
+_LOOK_EVERY = 0.2
+
+
+@dataclass(eq=False)
+class UnknownRelay(CounterfoilError):
+    """What to do: check the name; `counterfoil status` lists them."""
+
+    relay: str
+
+    def __str__(self) -> str:
+        return f"No relay {self.relay!r} has ever run on this store."
+
+
+@dataclass(eq=False)
+class ChangeUnderWay(CounterfoilError):
+    """Somebody else changes this relay at this moment. Nothing was done; try again when that has ended."""
+
+    relay: str
+
+    def __str__(self) -> str:
+        return f"Another command changes the relay {self.relay!r} now. Try again when it has ended."
+
+
+@dataclass(eq=False)
+class StillPublishing(CounterfoilError):
+    """Some shards were not let go in time. What to do: see whether the processes that own them hang, and end them."""
+
+    relay: str
+    owners: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        names = ", ".join(self.owners)
+        return f"The relay {self.relay!r} was not let go within {self.seconds:g} s by {names}. Look after that process."
+
+
+@dataclass(eq=False)
+class NotBack(CounterfoilError):
+    """A rewind to a position that no shard has reached: it would pass events without publishing them."""
+
+    relay: str
+    position: int
+    reached: int
+
+    def __str__(self) -> str:
+        return (
+            f"The relay {self.relay!r} has reached {self.reached}: {self.position} is not back. Give a lower position."
+        )
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """As it is locked: the rest of a row is of no interest to a change."""
+
+    shard: int
+    position: int
+    anchor: bytes | None
+    epoch: int
+    generation: int
+    owner: str | None
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """position: where all shards begin. repeats_up_to: events between the two may be published a second time."""
+
+    before: int
+    after: int
+    position: int
+    repeats_up_to: int
+
+
+ONLY_ONE = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
+_KEY = 0x72656C61
+
+PAUSE = """
+    UPDATE relay_checkpoints
+    SET paused_since = CASE WHEN paused_until > clock_timestamp() THEN paused_since ELSE clock_timestamp() END,
+        paused_until = greatest(paused_until, clock_timestamp() + %(seconds)s * interval '1 s')
+    WHERE relay = %(relay)s
+"""
+
+PAUSE_FOR_GOOD = """
+    UPDATE relay_checkpoints
+    SET paused_since = CASE WHEN paused_until = 'infinity' THEN paused_since ELSE clock_timestamp() END,
+        paused_until = 'infinity'
+    WHERE relay = %s
+"""
+
+RESUME = "UPDATE relay_checkpoints SET paused_since = NULL, paused_until = NULL WHERE relay = %s"
+
+END_STANDING_ASIDE = RESUME + " AND paused_until < 'infinity'"
+
+OWNERS = """
+    SELECT owner FROM relay_checkpoints
+    WHERE relay = %s AND owner IS NOT NULL AND lease_expires_at > clock_timestamp() ORDER BY shard
+"""
+
+# FOR UPDATE: no lease is taken or renewed until this transaction has ended, and then the rows say something else.
+LOCK_SHARDS = """
+    SELECT shard, position, anchor, epoch, generation,
+           CASE WHEN lease_expires_at > clock_timestamp() THEN owner END,
+           coalesce(paused_until = 'infinity', false)
+    FROM relay_checkpoints WHERE relay = %s ORDER BY shard FOR UPDATE
+"""
+
+MOVE_BACK = """
+    UPDATE relay_checkpoints
+    SET position = %(to)s, anchor = NULL, epoch = epoch + 1, generation = generation + 1,
+        owner = NULL, lease_expires_at = NULL, held_position = NULL, held_reason = NULL, held_since = NULL
+    WHERE relay = %(relay)s AND position >= %(to)s
+"""
+
+REMOVE_SHARDS = "DELETE FROM relay_checkpoints WHERE relay = %s"
+
+ADD_SHARDS = """
+    INSERT INTO relay_checkpoints
+        (relay, shard, shards, position, anchor, epoch, generation, beat_at, paused_since, paused_until)
+    SELECT %(relay)s, shard, %(shards)s, %(position)s, %(anchor)s, %(epoch)s, %(generation)s, clock_timestamp(),
+           CASE WHEN %(paused)s THEN clock_timestamp() END, CASE WHEN %(paused)s THEN 'infinity'::timestamptz END
+    FROM generate_series(0, %(shards)s - 1) AS shard
+"""
+
+
+def pause(connection: Connection, relay: str, patience: float, stop: Event) -> bool:
+    """Nobody publishes for the relay until `resume`, whatever is restarted meanwhile.
+
+    True when all shards were let go within `patience` seconds; False when it was told to stop waiting before.
+    Raises UnknownRelay, and StillPublishing: the relay is paused then, and somebody has not heeded it yet.
+    """
+    if connection.execute(PAUSE_FOR_GOOD, (relay,)).rowcount == 0:
+        raise UnknownRelay(relay)
+    until = monotonic() + patience
+    while owners := _owners(connection, relay):
+        if monotonic() > until:
+            raise StillPublishing(relay, owners, patience)
+        if stop.wait(_LOOK_EVERY):
+            return False
+    return True
+
+
+def resume(connection: Connection, relay: str) -> None:
+    """It goes on where it stood. Nothing happens to one that is not paused. Raises UnknownRelay."""
+    if connection.execute(RESUME, (relay,)).rowcount == 0:
+        raise UnknownRelay(relay)
+
+
+def rewind(connection: Connection, relay: str, to: int, patience: float, stop: Event) -> list[ShardRow]:
+    """Moves each shard that is beyond `to` back there, so that what follows is published again, under its old ids.
+
+    Returns the rows of those shards as they were. A relay that was paused stays so; any other goes on by itself.
+    Also ends the alarm of a store that was set back. One transaction: all of it or nothing.
+    Raises UnknownRelay, NotBack, ChangeUnderWay and StillPublishing, and then nothing was changed.
+    """
+
+    def change(rows: Sequence[ShardRow]) -> list[ShardRow]:
+        reached = max(row.position for row in rows)
+        if to > reached:
+            raise NotBack(relay, to, reached)
+        connection.execute(MOVE_BACK, {"relay": relay, "to": to})
+        return [row for row in rows if row.position >= to]
+
+    return _with_nobody_publishing(connection, relay, change, patience, stop)
+
+
+def reshard(connection: Connection, relay: str, shards: int, patience: float, stop: Event) -> Resharded:
+    """Changes the number of shards. All begin at the lowest position of the old ones.
+
+    Guarantees: no event is left out; first appearances of each key stay in order. What was published above the
+    lowest position comes a second time, with the same ids. One transaction: all of it or nothing.
+    Raises UnknownRelay, ChangeUnderWay and StillPublishing, and then nothing was changed.
+    """
+
+    def change(rows: Sequence[ShardRow]) -> Resharded:
+        lowest = min(rows, key=lambda row: row.position)
+        done = Resharded(len(rows), shards, lowest.position, max(row.position for row in rows))
+        if shards == len(rows):
+            return done
+        values = {
+            "relay": relay,
+            "shards": shards,
+            "position": lowest.position,
+            "anchor": lowest.anchor,
+            "epoch": max(row.epoch for row in rows) + 1,
+            "generation": max(row.generation for row in rows) + 1,
+            "paused": any(row.paused for row in rows),
+        }
+        connection.execute(REMOVE_SHARDS, (relay,))
+        connection.execute(ADD_SHARDS, values)
+        return done
+
+    return _with_nobody_publishing(connection, relay, change, patience, stop)
+
+
+def _with_nobody_publishing(
+    connection: Connection, relay: str, change: Callable[[Sequence[ShardRow]], Changed], patience: float, stop: Event
+) -> Changed:
+    """Asks the relay to stand aside until all its rows are free, and changes them in the transaction that sees it."""
+    with _alone(connection, relay), _standing_aside_ends(connection, relay):
+        until = monotonic() + patience
+        while True:
+            connection.execute(PAUSE, {"relay": relay, "seconds": _ASIDE})
+            with connection.transaction():
+                rows = [ShardRow(*row) for row in connection.execute(LOCK_SHARDS, (relay,))]
+                owners = tuple(row.owner for row in rows if row.owner)
+                if not rows:
+                    raise UnknownRelay(relay)
+                if not owners:
+                    return change(rows)
+            if stop.wait(_LOOK_EVERY) or monotonic() > until:
+                raise StillPublishing(relay, owners, patience)
+
+
+@contextmanager
+def _alone(connection: Connection, relay: str) -> Iterator[None]:
+    """The lock is the session's: it is gone with us, however we end."""
+    if connection.execute(ONLY_ONE, (_KEY, relay)).fetchone() != (True,):
+        raise ChangeUnderWay(relay)
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_KEY, relay))
+
+
+@contextmanager
+def _standing_aside_ends(connection: Connection, relay: str) -> Iterator[None]:
+    """At once, however the change ended; but a relay that an operator has paused stays paused."""
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute(END_STANDING_ASIDE, (relay,))
+
+
+def _owners(connection: Connection, relay: str) -> tuple[str, ...]:
+    return tuple(owner for (owner,) in connection.execute(OWNERS, (relay,)))
