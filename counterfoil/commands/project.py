@@ -13,8 +13,9 @@ from infrastructure.outbox import Outbox, load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import connect
 from infrastructure.settings import Settings
-from infrastructure.supervisor import keep_running, stop_on_signals
+from infrastructure.supervisor import Loop, keep_running, stop_on_signals
 from projections.loading import Feed, LoadedProjection, load_projection
+from projections.range_keeper import RangeKeeper
 from projections.resharding import MOST_SHARDS, reshard
 from projections.runner import Runner
 from projections.store_process import StoreRunner
@@ -52,7 +53,12 @@ def run(
         runner.shards()  # a shard that is not there is said at once
     metrics.serve(settings.metrics_port)
     work = runner.run if runner is not None else Runner(loaded.projection, loaded.dsn(), settings).run
+    keeper = RangeKeeper(loaded.dsn(), loaded.projection.consumer_name)
+    ranges = Loop(keeper.name, keeper.run)
+    if loaded.feed is Feed.KAFKA:
+        ranges.start()
     keep_running(loaded.projection.consumer_name, work, stop)
+    ranges.stop()
 
 
 @app.command()
