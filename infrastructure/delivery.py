@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -39,6 +39,11 @@ class Failure:
     index: int | None
     error: str
     fault: Fault
+
+    @classmethod
+    def of(cls, error: KafkaException, index: int | None = None) -> Self:
+        cause = error.args[0]
+        return cls(index, cause.name(), fault_of(cause))
 
 
 class Delivery:
@@ -139,7 +144,7 @@ class Delivery:
             self._ready.appendleft(index)
             return False
         except KafkaException as refusal:
-            self._refuse(index, refusal.args[0])
+            self._fail(Failure.of(refusal, index))
         return True
 
     def _look_around(self, turn: Callable[[], None]) -> None:
@@ -163,12 +168,9 @@ class Delivery:
             if index in self._followers:
                 self._ready.append(self._followers.pop(index))
         elif index == self._alone or fault_of(error) is not Fault.MESSAGE:
-            self._refuse(index, error)
+            self._fail(Failure(index, error.name(), fault_of(error)))
         elif not self._dropped:
             self._suspects.append(index)  # its batch was refused, perhaps for a neighbour: try it alone
-
-    def _refuse(self, index: int, error: KafkaError) -> None:
-        self._fail(Failure(index, error.name(), fault_of(error)))
 
     def _fail(self, failure: Failure) -> None:
         """Of refused messages the first in order counts, and all before it still go. Any other failure ends it:

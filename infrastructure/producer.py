@@ -56,6 +56,10 @@ class OwnProducer:
             self._producer = Producer(self._config, logger=_silent)
         return self._producer
 
+    @property
+    def is_made(self) -> bool:
+        return self._producer is not None and self._process == os.getpid()
+
     def replace(self) -> None:
         """After a failure: the next `get` makes a new one. Takes a second at most."""
         self.close()

@@ -102,8 +102,6 @@ class Publisher(Protocol):
         """
         ...
 
-    def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = ...) -> int: ...
-
     def close(self) -> None: ...
 
 
@@ -135,11 +133,6 @@ class KafkaPublisher:
             sending.drop()
             raise
         return sending
-
-    def publish(self, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None) -> int:
-        if stop.is_set():
-            return 0
-        return self.send(messages, Mark(0), turn).wait(stop, turn)
 
     def close(self) -> None:
         """Takes a second at most. The next `send` makes a new producer."""

@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     topic_replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
     """Replication factor of such a topic; -1 takes the broker's default."""
 
+    relay_delivery: Literal["at-least-once", "effectively-once"] = "at-least-once"
+    """effectively-once: who reads only committed messages sees none twice, at the price of a transaction a batch."""
     relay_batch_size: Count = 500
     """Stored events read, mapped and published at once."""
     relay_batch_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 16_000_000

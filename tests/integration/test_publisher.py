@@ -4,14 +4,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Event, Timer
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from infrastructure.kafka_faults import Fault
-from infrastructure.publisher import KafkaPublisher, OutgoingMessage, PublishFailed
+from infrastructure.publisher import KafkaPublisher, Mark, OutgoingMessage, PublishFailed
 from infrastructure.settings import Settings
 from tests.support import faulty_broker
 from tests.support.apache_kafka import RealKafka
@@ -56,6 +56,12 @@ def publisher(
     return KafkaPublisher(settings, {name.replace("_", "."): value for name, value in changes.items()})
 
 
+def publish(
+    subject: KafkaPublisher, messages: Sequence[OutgoingMessage], stop: Event, turn: Callable[[], None] = lambda: None
+) -> int:
+    return subject.send(messages, Mark(0), turn).wait(stop, turn)
+
+
 @pytest.fixture(scope="module")
 def breakable() -> Iterator[RealKafka]:
     with breakable_kafka() as broker:
@@ -69,7 +75,7 @@ def test_what_is_acknowledged_is_in_the_topic_byte_for_byte(kafka: Kafka, topics
     topic = topics("bytes")
     sent = [message(topic, f"ключ-{n}", b'{"n":%d}' % n) for n in range(3)]
 
-    assert publisher(kafka.bootstrap).publish(sent, NEVER) == 3
+    assert publish(publisher(kafka.bootstrap), sent, NEVER) == 3
 
     assert [(each.key, each.value, each.headers) for each in published(kafka.bootstrap, topic)] == [
         (each.key, each.value, each.headers) for each in sent
@@ -80,7 +86,7 @@ def test_events_of_one_key_follow_each_other_however_many_there_are(kafka: Kafka
     topic = topics("orders", partitions=3)
     sent = [message(topic, f"ord_{n % 3}", b"%d" % n) for n in range(90)]
 
-    assert publisher(kafka.bootstrap).publish(sent, NEVER) == 90
+    assert publish(publisher(kafka.bootstrap), sent, NEVER) == 90
 
     for key in (b"ord_0", b"ord_1", b"ord_2"):
         assert [each.value for each in published(kafka.bootstrap, topic) if each.key == key] == [
@@ -89,7 +95,7 @@ def test_events_of_one_key_follow_each_other_however_many_there_are(kafka: Kafka
 
 
 def test_nothing_to_publish_is_fine(kafka: Kafka) -> None:
-    assert publisher(kafka.bootstrap).publish([], NEVER) == 0
+    assert publish(publisher(kafka.bootstrap), [], NEVER) == 0
 
 
 def java_partition(key: bytes, partitions: int) -> int:
@@ -114,7 +120,7 @@ def test_an_order_id_goes_to_the_partition_that_java_clients_would_choose(
     topic = topics("partitioned", partitions=partitions)
     keys = [f"ord_{n * 37}" for n in range(100)]
 
-    publisher(kafka.bootstrap).publish([message(topic, key) for key in keys], NEVER)
+    publish(publisher(kafka.bootstrap), [message(topic, key) for key in keys], NEVER)
 
     found = {each.key: each.partition for each in published(kafka.bootstrap, topic)}
     assert found == {key.encode(): java_partition(key.encode(), partitions) for key in keys}
@@ -127,7 +133,7 @@ def test_an_empty_key_never_reaches_kafka(kafka: Kafka, topics: MakeTopic) -> No
     topic = topics("keys")
 
     with pytest.raises(PublishFailed) as failed:
-        publisher(kafka.bootstrap).publish([message(topic, "a"), message(topic, ""), message(topic, "b")], NEVER)
+        publish(publisher(kafka.bootstrap), [message(topic, "a"), message(topic, ""), message(topic, "b")], NEVER)
 
     assert (failed.value.acknowledged, failed.value.index, failed.value.fault) == (1, 1, Fault.MESSAGE)
     assert [each.key for each in published(kafka.bootstrap, topic)] == [b"a"]
@@ -142,7 +148,7 @@ def test_a_large_message_is_delivered_or_refused_at_once_and_what_came_before_it
     started = time.monotonic()
 
     try:
-        acknowledged = publisher(kafka.bootstrap).publish(sent, NEVER)
+        acknowledged = publish(publisher(kafka.bootstrap), sent, NEVER)
     except PublishFailed as failed:
         assert (failed.fault, failed.error, failed.index) == (Fault.MESSAGE, "MSG_SIZE_TOO_LARGE", 1)
         acknowledged = failed.acknowledged
@@ -165,7 +171,7 @@ def test_nothing_of_the_key_passes_a_message_that_the_broker_refuses_however_lat
     )
 
     with pytest.raises(PublishFailed) as failed:
-        publisher(kafka.bootstrap).publish([*earlier, too_large, *later], NEVER, turn=lambda: time.sleep(0.5))
+        publish(publisher(kafka.bootstrap), [*earlier, too_large, *later], NEVER, turn=lambda: time.sleep(0.5))
 
     assert (failed.value.fault, failed.value.error) == (Fault.MESSAGE, "MSG_SIZE_TOO_LARGE")
     assert (failed.value.acknowledged, failed.value.index) == (before, before)
@@ -177,9 +183,9 @@ def test_a_refused_message_leaves_a_publisher_that_works(kafka: Kafka, topics: M
     topic = topics("limited", config={"max.message.bytes": "300000"})
     subject = publisher(kafka.bootstrap)
     with pytest.raises(PublishFailed):
-        subject.publish([message(topic, "x", incompressible(400_000))], NEVER)
+        publish(subject, [message(topic, "x", incompressible(400_000))], NEVER)
 
-    assert subject.publish(numbered(topic, 5), NEVER) == 5
+    assert publish(subject, numbered(topic, 5), NEVER) == 5
     assert values(published(kafka.bootstrap, topic)) == [b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -190,7 +196,7 @@ def test_a_refusal_that_passes_keeps_the_order() -> None:
     with FaultyBroker(["orders"]) as broker:
         broker.refuse_next([faulty_broker.NOT_ENOUGH_REPLICAS] * 2)
 
-        assert publisher(broker.bootstrap).publish(numbered("orders", 3), NEVER) == 3
+        assert publish(publisher(broker.bootstrap), numbered("orders", 3), NEVER) == 3
 
         assert values(published(broker.bootstrap, "orders")) == [b"1", b"2", b"3"]
 
@@ -198,15 +204,15 @@ def test_a_refusal_that_passes_keeps_the_order() -> None:
 def test_a_dead_producer_is_replaced_and_goes_on_in_order() -> None:
     with FaultyBroker(["orders"]) as broker:
         subject = publisher(broker.bootstrap)
-        assert subject.publish(numbered("orders", 2), NEVER) == 2
+        assert publish(subject, numbered("orders", 2), NEVER) == 2
         broker.refuse_next([faulty_broker.OUT_OF_ORDER_SEQUENCE_NUMBER])
 
         with pytest.raises(PublishFailed) as failed:
-            subject.publish(numbered("orders", 5)[2:], NEVER)
+            publish(subject, numbered("orders", 5)[2:], NEVER)
 
         assert failed.value.fault is Fault.PRODUCER
         assert failed.value.acknowledged == 0
-        assert subject.publish(numbered("orders", 5)[2:], NEVER) == 3
+        assert publish(subject, numbered("orders", 5)[2:], NEVER) == 3
         assert first_appearances(published(broker.bootstrap, "orders")) == [b"1", b"2", b"3", b"4", b"5"]
 
 
@@ -216,16 +222,16 @@ def test_a_forbidden_topic_is_no_fault_of_the_message() -> None:
         broker.refuse_next([faulty_broker.TOPIC_AUTHORIZATION_FAILED])
 
         with pytest.raises(PublishFailed) as failed:
-            subject.publish(numbered("orders", 3), NEVER)
+            publish(subject, numbered("orders", 3), NEVER)
 
         assert (failed.value.acknowledged, failed.value.fault) == (0, Fault.TOPIC)
-        assert subject.publish(numbered("orders", 3), NEVER) == 3
+        assert publish(subject, numbered("orders", 3), NEVER) == 3
 
 
 def test_a_missing_topic_is_no_fault_of_the_message_and_does_not_come_to_life_by_a_typo() -> None:
     with FaultyBroker(["orders"]) as broker:  # it creates topics for every client that asks for it
         with pytest.raises(PublishFailed) as failed:
-            publisher(broker.bootstrap).publish(numbered("oders", 3), NEVER)
+            publish(publisher(broker.bootstrap), numbered("oders", 3), NEVER)
 
         assert (failed.value.acknowledged, failed.value.fault) == (0, Fault.TOPIC)
         assert list(AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics) == ["orders"]
@@ -239,7 +245,7 @@ def test_a_full_queue_is_waited_out_until_the_broker_is_back(breakable: RealKafk
     back = Timer(3, breakable.start)
     back.start()
 
-    assert subject.publish(of_many_keys(topic, 50), NEVER) == 50
+    assert publish(subject, of_many_keys(topic, 50), NEVER) == 50
 
     back.join()
     assert values(published(breakable.bootstrap, topic)) == [b"%d" % n for n in range(1, 51)]
@@ -251,13 +257,13 @@ def test_messages_without_a_report_count_as_not_published_and_publishing_them_ag
     topic = unique_name("orders")
     create_topic(breakable.bootstrap, topic)
     subject = publisher(breakable.bootstrap, publish_timeout=1.5)
-    assert subject.publish(numbered(topic, 5), NEVER) == 5
+    assert publish(subject, numbered(topic, 5), NEVER) == 5
 
     with frozen(breakable), pytest.raises(PublishFailed) as failed:
-        subject.publish(numbered(topic, 10)[5:], NEVER)
+        publish(subject, numbered(topic, 10)[5:], NEVER)
 
     assert (failed.value.acknowledged, failed.value.fault) == (0, Fault.BROKER)
-    assert publisher(breakable.bootstrap).publish(numbered(topic, 10)[5:], NEVER) == 5
+    assert publish(publisher(breakable.bootstrap), numbered(topic, 10)[5:], NEVER) == 5
     found = published(breakable.bootstrap, topic)
     assert first_appearances(found) == [b"%d" % n for n in range(1, 11)]
     assert len({(each.key, each.headers) for each in found}) == 1
@@ -272,24 +278,24 @@ def test_told_to_stop_with_reports_outstanding_it_ends_in_time_and_counts_only_w
     topic = unique_name("orders")
     create_topic(breakable.bootstrap, topic)
     subject = publisher(breakable.bootstrap, stop_grace=2)
-    assert subject.publish(numbered(topic, 5), NEVER) == 5
+    assert publish(subject, numbered(topic, 5), NEVER) == 5
     stop = Event()
 
     with frozen(breakable):
         started = time.monotonic()
         Timer(0.2, stop.set).start()
-        assert subject.publish(numbered(topic, 5), stop) == 0
+        assert publish(subject, numbered(topic, 5), stop) == 0
         subject.close()
         assert time.monotonic() - started < 4
 
 
-def test_told_to_stop_before_it_begins_it_sends_nothing(kafka: Kafka, topics: MakeTopic) -> None:
+def test_told_to_stop_nothing_follows_what_is_under_way(kafka: Kafka, topics: MakeTopic) -> None:
     topic = topics("orders")
     stop = Event()
     stop.set()
 
-    assert publisher(kafka.bootstrap).publish(numbered(topic, 5), stop) == 0
-    assert published(kafka.bootstrap, topic) == []
+    assert publish(publisher(kafka.bootstrap), numbered(topic, 5), stop) == 1
+    assert values(published(kafka.bootstrap, topic)) == [b"1"]
 
 
 class NotAllowed(Exception):
@@ -309,9 +315,9 @@ def test_once_its_turn_raises_nothing_more_is_sent(breakable: RealKafka, unique_
     subject = publisher(breakable.bootstrap, queue_buffering_max_messages=10)
     breakable.stop()
     with pytest.raises(NotAllowed):
-        subject.publish(of_many_keys(topic, count), NEVER, turn)
+        publish(subject, of_many_keys(topic, count), NEVER, turn)
     breakable.start()
-    assert subject.publish(numbered(topic, 1, key="a later one"), NEVER) == 1
+    assert publish(subject, numbered(topic, 1, key="a later one"), NEVER) == 1
 
     assert [each.key for each in published(breakable.bootstrap, topic)] == [b"a later one"]
 
@@ -320,7 +326,7 @@ def test_it_closes_in_time_whatever_the_broker_does(breakable: RealKafka, unique
     topic = unique_name("orders")
     create_topic(breakable.bootstrap, topic)
     subject = publisher(breakable.bootstrap)
-    subject.publish(numbered(topic, 1), NEVER)
+    publish(subject, numbered(topic, 1), NEVER)
 
     with frozen(breakable):
         started = time.monotonic()
@@ -334,14 +340,14 @@ def test_it_closes_in_time_whatever_the_broker_does(breakable: RealKafka, unique
 def test_a_child_process_publishes_with_a_producer_of_its_own(kafka: Kafka, topics: MakeTopic) -> None:
     topic = topics("orders")
     subject = publisher(kafka.bootstrap)
-    assert subject.publish(numbered(topic, 1), NEVER) == 1
+    assert publish(subject, numbered(topic, 1), NEVER) == 1
 
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        published_by_the_child = subject.publish(numbered(topic, 3)[1:], NEVER)
+        published_by_the_child = publish(subject, numbered(topic, 3)[1:], NEVER)
         os._exit(0 if published_by_the_child == 2 else 1)
 
     assert os.waitpid(child, 0)[1] == 0
-    assert subject.publish(numbered(topic, 4)[3:], NEVER) == 1
+    assert publish(subject, numbered(topic, 4)[3:], NEVER) == 1
     assert values(published(kafka.bootstrap, topic)) == [b"1", b"2", b"3", b"4"]

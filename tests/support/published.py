@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 _PATIENCE = 20.0
 
@@ -17,7 +17,10 @@ class Published(NamedTuple):
 
 
 def published(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted") -> list[Published]:
-    """All messages that are in the topic now, in order within each partition."""
+    """All messages that are in the topic now, in order within each partition.
+
+    isolation: read_committed ends before the first message of an open transaction.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -25,6 +28,7 @@ def published(bootstrap: str, topic: str, *, isolation: str = "read_uncommitted"
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "isolation.level": isolation,
+            "enable.partition.eof": True,  # behind the last message there may be marks of transactions
             "log_level": 0,
         }
     )
@@ -38,14 +42,8 @@ def _read(consumer: Consumer, topic: str) -> list[Published]:
     metadata = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic]
     if metadata.error is not None:
         raise KafkaException(metadata.error)
-    left: dict[int, int] = {}
-    starts = []
-    for partition in metadata.partitions:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_PATIENCE)
-        if high > low:
-            left[partition] = high
-            starts.append(TopicPartition(topic, partition, low))
-    consumer.assign(starts)
+    left = set(metadata.partitions)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
     found: list[Published] = []
     deadline = time.monotonic() + _PATIENCE
     while left:
@@ -53,12 +51,13 @@ def _read(consumer: Consumer, topic: str) -> list[Published]:
         message = consumer.poll(0.2)
         if message is None:
             continue
-        if message.error():
-            raise KafkaException(message.error())
-        partition, offset = message.partition(), message.offset()
+        error, partition, offset = message.error(), message.partition(), message.offset()
         assert partition is not None and offset is not None
-        headers = tuple(cast(list[tuple[str, bytes]], message.headers() or []))
-        found.append(Published(partition, offset, message.key() or b"", message.value() or b"", headers))
-        if offset + 1 >= left.get(partition, 0):
-            left.pop(partition, None)
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            left.discard(partition)
+        elif error is not None:
+            raise KafkaException(error)
+        elif partition in left:
+            headers = tuple(cast(list[tuple[str, bytes]], message.headers() or []))
+            found.append(Published(partition, offset, message.key() or b"", message.value() or b"", headers))
     return sorted(found)

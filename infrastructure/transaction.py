@@ -1,0 +1,175 @@
+"""One Kafka transaction: messages, and the mark of what they cover; all of it or nothing.
+
+The calls that wait for Kafka are made in slices: the client goes on with a call that ran out of time, and the
+same call made again takes it up.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from threading import Event
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from infrastructure.delivery import Failure, OutgoingMessage
+from infrastructure.kafka_faults import Fault, fault_of
+from infrastructure.patience import Patience
+
+_SLICE = 0.1
+"""Seconds between two looks at the clock, the stop event and the lease."""
+_LOOK_AROUND_EVERY = 100
+"""Messages between two looks at the lease while they are handed over."""
+_ABORTING = 1.0
+"""Longest wait for Kafka to acknowledge an abort."""
+
+
+class Report(NamedTuple):
+    """That a message was not delivered."""
+
+    error: KafkaError
+    topic: str | None
+    key: bytes | None
+    value: bytes | None
+
+
+class Transaction:
+    """For a producer with a transactional id that was initialised. Used once: hand_over, commit, else abort.
+
+    Guarantees: commit says None only when Kafka has committed all messages and the mark. Whoever reads
+    committed messages only sees all of them or none, and those of a key in the order given here.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        messages: Sequence[OutgoingMessage],
+        mark: Sequence[TopicPartition],
+        group: object,
+        reports: list[Report],
+        alone: Collection[int] = (),
+    ) -> None:
+        """reports: into which the producer puts its reports of failure. alone: indices of messages that are to
+        share no request, so that a refusal is their own."""
+        self._producer, self._messages, self._mark, self._group = producer, messages, list(mark), group
+        self._reports, self._alone = reports, frozenset(alone)
+        self._handed_over = 0
+        self._failure: Failure | None = None
+
+    def hand_over(self, turn: Callable[[], None]) -> None:
+        """Begins, hands over what the client's queue takes, and lets the client start with the mark meanwhile."""
+        self._reports.clear()
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            self._failure = Failure.of(error)
+            return
+        if not self._alone:
+            self._hand_over(len(self._messages), turn)
+            self._start_with_the_mark()
+
+    def commit(self, stop: Event, turn: Callable[[], None], patience: Patience) -> Failure | None:
+        """None when it is committed. Otherwise it is not, or nobody knows: call `abort`, then `suspects`.
+
+        Gives up when the patience is over. Raises whatever `turn` raises.
+        """
+        try:
+            self._hand_over_the_rest(stop, turn, patience)
+            if self._failure is None:
+                self._resume(self._send_the_mark, stop, turn, patience)
+                self._resume(self._producer.commit_transaction, stop, turn, patience)
+        except KafkaException as error:
+            return Failure.of(error)
+        except SystemError:  # the client raised its own death while it reported something
+            return Failure(None, "_FATAL", Fault.PRODUCER)
+        return self._failure
+
+    def abort(self) -> bool:
+        """True when Kafka has acknowledged it, and the producer can go on. Takes a second at most."""
+        patience, never = Patience(_ABORTING, _ABORTING), Event()
+        try:
+            self._resume(self._producer.abort_transaction, never, lambda: None, patience)
+        except (KafkaException, SystemError):
+            return False
+        return True
+
+    def suspects(self) -> tuple[list[int], str]:
+        """After an abort: indices of the messages in requests that Kafka refused for good, and its error."""
+        refused = [report for report in self._reports if fault_of(report.error) is Fault.MESSAGE]
+        if not refused:
+            return [], ""
+        places = {(m.topic, m.key, m.value): index for index, m in enumerate(self._messages)}
+        indices = {places.get((each.topic or "", each.key or b"", each.value or b""), -1) for each in refused}
+        return sorted(indices - {-1}), refused[0].error.name()
+
+    def _hand_over_the_rest(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
+        while self._handed_over < len(self._messages) and not self._reports and not self._failure:
+            turn()
+            if patience.is_over(stop):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            if self._handed_over in self._alone:
+                self._flush(stop, turn, patience)
+                self._hand_over(self._handed_over + 1, turn)
+                self._flush(stop, turn, patience)
+            else:
+                self._hand_over(self._next_alone(), turn)
+                self._producer.poll(0 if self._handed_over == self._next_alone() else _SLICE)
+
+    def _next_alone(self) -> int:
+        return min((index for index in self._alone if index >= self._handed_over), default=len(self._messages))
+
+    def _hand_over(self, until: int, turn: Callable[[], None]) -> None:
+        """As far as the client's queue takes it, and not past a message that the client refuses."""
+        produce = self._producer.produce
+        for index in range(self._handed_over, until):
+            if index % _LOOK_AROUND_EVERY == 0:
+                turn()
+            topic, key, value, headers, _ = self._messages[index]
+            if not key:
+                self._failure = Failure(index, "EMPTY_KEY", Fault.MESSAGE)
+                return
+            try:
+                produce(topic, value, key, headers=list(headers))
+            except BufferError:
+                return
+            except KafkaException as error:
+                self._failure = Failure.of(error, index)
+                return
+            self._handed_over = index + 1
+
+    def _flush(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
+        while len(self._producer) > 0:
+            turn()
+            if patience.is_over(stop):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            self._producer.flush(_SLICE)
+
+    def _start_with_the_mark(self) -> None:
+        """Kafka takes it while the messages are on their way. Whatever it answers, `commit` makes the call again."""
+        try:
+            self._send_the_mark(0)
+        except KafkaException:
+            return
+
+    def _send_the_mark(self, seconds: float) -> None:
+        self._producer.send_offsets_to_transaction(self._mark, self._group, seconds)
+
+    def _resume(
+        self, call: Callable[[float], object], stop: Event, turn: Callable[[], None], patience: Patience
+    ) -> None:
+        """Makes the call again until it is done. Raises what ended it."""
+        resume(call, self._producer, turn, lambda: patience.is_over(stop))
+
+
+def resume(
+    call: Callable[[float], object], producer: Producer, turn: Callable[[], None], is_over: Callable[[], bool]
+) -> None:
+    """Makes the call in slices until it is done. Raises KafkaException when it failed, or the time is over."""
+    while True:
+        turn()
+        try:
+            call(_SLICE)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or is_over():
+                raise
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                producer.poll(_SLICE)  # it answered at once: not now

@@ -1,0 +1,175 @@
+"""Messages and the relay's position in one Kafka transaction: whoever reads only what is committed sees no repeats.
+
+How it holds: the position is an offset that is committed with the messages that it covers. A new producer of the
+shard first fences the older ones, which ends what they had begun, one way or the other; then it reads the
+position. So nothing that is committed is published again, and nothing that is not committed is passed. Inside a
+transaction the messages of a key go to the client in order; when one of them fails, none of them is committed.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from infrastructure import metrics
+from infrastructure.delivery import Failure, OutgoingMessage
+from infrastructure.kafka_faults import Fault
+from infrastructure.kept_marks import KeptMarks
+from infrastructure.patience import Patience
+from infrastructure.producer import OwnProducer, producer_config
+from infrastructure.publisher import Mark, PublishFailed, Sending
+from infrastructure.settings import Settings
+from infrastructure.transaction import Report, Transaction, resume
+
+_LONGEST_TRANSACTION = 900_000
+"""Milliseconds: brokers allow no more, unless they are told to."""
+
+
+def transactional_config(settings: Settings, name: str) -> dict[str, Any]:
+    """Holds the password: never log it."""
+    longest = min(_LONGEST_TRANSACTION, max(1_000, int(settings.publish_timeout * 1_000)))
+    return producer_config(settings) | {
+        "transactional.id": name,
+        "transaction.timeout.ms": longest,
+        "delivery.timeout.ms": longest,
+        "delivery.report.only.error": True,  # that all were delivered is what a commit says
+    }
+
+
+class TransactionalPublisher:
+    """A Publisher for one shard of one relay, for one thread and one process.
+
+    Guarantees, beside those of the protocol: whoever reads committed messages only sees each message once, and
+    those of a key in order, whatever is killed; `wait` answers with all messages or with 0.
+    Not guaranteed: that `wait` knows of every commit. When its answer was lost, `resume` finds out.
+    """
+
+    def __init__(
+        self, settings: Settings, name: str, topics: Sequence[str], changes: Mapping[str, Any] | None = None
+    ) -> None:
+        """name: of the shard, its transactional id and the group that keeps its marks; nobody else's in the cluster.
+        topics: that the relay publishes to. changes: to the producer's configuration, such as a smaller queue.
+        """
+        config = transactional_config(settings, name) | dict(changes or {})
+        self._producer = OwnProducer(config | {"on_delivery": self._report})
+        self._marks = KeptMarks(settings, name, topics)
+        self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
+        self._reports: list[Report] = []
+
+    def resume(self, stored: Mark, turn: Callable[[], None]) -> Mark:
+        """A third of the time to stop is its longest wait, because it hears of no stop."""
+        self._producer.close()
+        turn()
+        patience = Patience(self._patience_when_stopping, self._patience_when_stopping)
+        try:
+            producer = self._producer.get()
+            resume(producer.init_transactions, producer, turn, patience.is_over)
+            kept = self._marks.read(turn, patience)
+        except BaseException as error:
+            self._producer.close()
+            if isinstance(error, KafkaException):
+                raise _failed(Failure.of(error), self._producer.complaint) from None
+            raise
+        return _further(stored, kept)
+
+    def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Callable[[], None]) -> Sending:
+        """Raises RuntimeError when it was not resumed, or not again after a failure."""
+        if not self._producer.is_made:
+            raise RuntimeError("resume comes before the first send, and after each failure")
+        turn()
+        if not messages:
+            return _NothingToSend()
+        patience = Patience(self._patience, self._patience_when_stopping)
+        sending = _Sending(self._producer, partial(self._transaction, messages, covers), len(messages), patience)
+        try:
+            sending.start(turn)
+        except BaseException:
+            sending.drop()
+            raise
+        return sending
+
+    def close(self) -> None:
+        """Takes a second at most. `resume` makes a new producer."""
+        self._producer.close()
+        self._marks.close()
+
+    def _transaction(
+        self, messages: Sequence[OutgoingMessage], covers: Mark, alone: Collection[int] = ()
+    ) -> Transaction:
+        mark, group = self._marks.offsets(covers), self._marks.group
+        return Transaction(self._producer.get(), messages, mark, group, self._reports, alone)
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._reports.append(Report(error, message.topic(), message.key(), message.value()))
+
+
+class _Sending:
+    """One transaction, or a second one when a request with several messages was refused: there each suspect goes
+    alone, which tells the culprit from its neighbours, and does without one where only the request was too large."""
+
+    def __init__(
+        self, producer: OwnProducer, begin: Callable[..., Transaction], count: int, patience: Patience
+    ) -> None:
+        self._producer, self._begin, self._count, self._patience = producer, begin, count, patience
+        self._transaction = begin()
+
+    def start(self, turn: Callable[[], None]) -> None:
+        self._transaction.hand_over(turn)
+
+    def wait(self, stop: Event, turn: Callable[[], None]) -> int:
+        try:
+            failure, suspects = self._commit(stop, turn)
+            if len(suspects) > 1 and not stop.is_set():
+                self._transaction = self._begin(suspects)
+                self._transaction.hand_over(turn)
+                failure, suspects = self._commit(stop, turn)
+        except BaseException:
+            self.drop()
+            raise
+        if failure is None:
+            self._producer.is_well()
+            return self._count
+        self._producer.replace()
+        if stop.is_set():
+            return 0
+        raise _failed(failure, self._producer.complaint)
+
+    def drop(self) -> None:
+        self._transaction.abort()
+        self._producer.replace()
+
+    def _commit(self, stop: Event, turn: Callable[[], None]) -> tuple[Failure | None, Sequence[int]]:
+        """Why not, when it is not committed, and which messages are suspected."""
+        failure = self._transaction.commit(stop, turn, self._patience)
+        if failure is None:
+            return None, ()
+        aborted = self._transaction.abort()
+        suspects, error = self._transaction.suspects()
+        if suspects:
+            failure = Failure(suspects[0] if len(suspects) == 1 else None, error, Fault.MESSAGE)
+        return failure, suspects if aborted else ()
+
+
+class _NothingToSend:
+    """No message, no transaction: the checkpoint in the database covers what became none."""
+
+    def wait(self, stop: Event, turn: Callable[[], None]) -> int:  # noqa: ARG002  as the protocol has it
+        return 0
+
+    def drop(self) -> None:
+        return
+
+
+def _further(stored: Mark, kept: Sequence[Mark]) -> Mark:
+    """What was kept under another generation says nothing: an operator has moved the position since."""
+    comparable = [mark for mark in kept if mark.generation == stored.generation]
+    return max([stored, *comparable], key=lambda mark: mark.position)
+
+
+def _failed(failure: Failure, complaint: str | None = None) -> PublishFailed:
+    error = complaint if complaint and failure.error == "_TIMED_OUT" else failure.error
+    metrics.PUBLISH_FAILURES.labels(error).inc()
+    return PublishFailed(0, error, failure.fault, failure.index)
