@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from domain.contracts import Contract
 from domain.errors import problems_of
-from domain.strict_json import repeated_names
+from domain.strict_json import has_each_name_once, repeated_names
 from infrastructure.record import Record
 
 
@@ -84,7 +84,11 @@ class Decoder:
         if event_type not in self._known:
             return Ignored(event_type)
         contract = self._contract_of(event_type, fields.get("schemaVersion"))
-        return contract if isinstance(contract, Faulty) else _strictly(contract, key, value)
+        if isinstance(contract, Faulty):
+            return contract
+        if not has_each_name_once(value, fields) and (names := repeated_names(value)):
+            return Faulty(Category.CONTRACT, f"value: {names} field names occur twice in one object")
+        return _strictly(contract, key, value)
 
     def _contract_of(self, event_type: str, version: object) -> type[Contract] | Faulty:
         known = self._known[event_type]
@@ -96,8 +100,6 @@ class Decoder:
 
 
 def _strictly(contract_class: type[Contract], key: bytes | None, value: bytes) -> Decoded | Faulty:
-    if names := repeated_names(value):
-        return Faulty(Category.CONTRACT, f"value: {names} field names occur twice in one object")
     try:
         contract = contract_class.from_bytes(value)
     except ValidationError as error:

@@ -15,33 +15,35 @@ from domain.orders.public_contracts import OrderCancelled, OrderPlaced
 from projections.base import BatchProjection, Quarantine
 from projections.inventory.decisions import CANCELLED, Decisions, Line
 
+# Arrays travel in binary (%b): as text, each element would be looked at for what needs quoting.
+
 # One row per order is there after this, ours until the transaction ends, also when another consumer is
 # just creating it. A row that was there is locked without being changed: a conflicting row is locked
 # even where the condition is false.
 LOCK_ORDERS = """
     INSERT INTO reservations (order_id, status)
-    SELECT DISTINCT order_id COLLATE "C" AS order_id, 'undecided' FROM unnest(%s::text[]) AS named (order_id)
+    SELECT DISTINCT order_id COLLATE "C" AS order_id, 'undecided' FROM unnest(%b::text[]) AS named (order_id)
     ORDER BY order_id
     ON CONFLICT (order_id) DO UPDATE SET status = reservations.status WHERE false
 """
-STATUSES = "SELECT order_id, status FROM reservations WHERE order_id = ANY (%s::text[])"
-LINES = "SELECT order_id, sku, quantity, missing FROM reservation_lines WHERE order_id = ANY (%s::text[])"
+STATUSES = "SELECT order_id, status FROM reservations WHERE order_id = ANY (%b::text[])"
+LINES = "SELECT order_id, sku, quantity, missing FROM reservation_lines WHERE order_id = ANY (%b::text[])"
 LOCK_STOCK = """
-    SELECT sku, on_hand - reserved FROM stock WHERE sku = ANY (%s::text[]) ORDER BY sku FOR NO KEY UPDATE
+    SELECT sku, on_hand - reserved FROM stock WHERE sku = ANY (%b::text[]) ORDER BY sku FOR NO KEY UPDATE
 """
 DECIDE = """
     UPDATE reservations SET status = decided.status
-    FROM unnest(%s::text[], %s::text[]) AS decided (order_id, status)
+    FROM unnest(%b::text[], %b::text[]) AS decided (order_id, status)
     WHERE reservations.order_id = decided.order_id
 """
-FORGET_LINES = "DELETE FROM reservation_lines WHERE order_id = ANY (%s::text[])"
+FORGET_LINES = "DELETE FROM reservation_lines WHERE order_id = ANY (%b::text[])"
 KEEP_LINES = """
     INSERT INTO reservation_lines (order_id, sku, quantity, missing)
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[])
+    SELECT * FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[])
 """
 RESERVE = """
     UPDATE stock SET reserved = reserved + more.pieces
-    FROM unnest(%s::text[], %s::bigint[]) AS more (sku, pieces)
+    FROM unnest(%b::text[], %b::bigint[]) AS more (sku, pieces)
     WHERE stock.sku = more.sku
 """
 
