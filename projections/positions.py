@@ -45,7 +45,7 @@ HOLD = """
     UPDATE projection_positions
     SET beat_at = clock_timestamp(), held_position = %(held)s, held_event_id = %(event_id)s, held_reason = %(reason)s,
         held_since = CASE WHEN held_position = %(held)s THEN held_since ELSE clock_timestamp() END
-    WHERE projection = %(projection)s AND shard = %(shard)s AND shards = %(shards)s
+    WHERE projection = %(projection)s AND shard = %(shard)s AND shards = %(shards)s AND position = %(position)s
 """
 
 LAG = """

@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 SET_BACK = "the store was set back: the event that was applied last is not there any more; rebuild the projection"
 GONE = "its row in projection_positions is gone; rebuild the projection"
 
-_BEAT_EVERY = 5.0
-"""Seconds between two signs of life in the row while nothing moves it."""
-
 
 @dataclass(eq=False)
 class ShardsChanged(CounterfoilError):
@@ -73,14 +70,24 @@ class StoreFeed:
     handler refuses, since nobody else could make up for it. No transaction is open while it waits or reads.
     """
 
-    def __init__(self, projection: Projection, outboxes: Sequence[Outbox], shard: int, batch_size: int) -> None:
-        """Call `connect` before the first step."""
+    def __init__(
+        self,
+        projection: Projection,
+        outboxes: Sequence[Outbox],
+        shard: int = 0,
+        batch_size: int = 500,
+        beat_every: float = 3.0,
+    ) -> None:
+        """beat_every: seconds between two signs of life in the row while nothing moves it.
+
+        Call `connect` before the first step.
+        """
         self._projection, self._outboxes, self._shard = projection, outboxes, shard
         self._size = self._largest = batch_size
         self._place: Place | None = None
         self._shards: int | None = None
         self._held: tuple[int, str] | None = None
-        self._beat_at = 0.0
+        self._beat_every, self._beat_at = beat_every, 0.0
         self.loop = f"{projection.consumer_name}-{shard}"
 
     @property
@@ -124,7 +131,7 @@ class StoreFeed:
     def keep_alive(self) -> None:
         """To be called often, whatever it is waiting for. Raises ShardsChanged when the row was replaced."""
         beat(self.loop)
-        if self._place is not None and monotonic() - self._beat_at > _BEAT_EVERY:
+        if self._place is not None and monotonic() - self._beat_at > self._beat_every:
             self._beat_at = monotonic()
             if not positions.beat(self._connection, self._place):
                 self._reload()

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 # that an event is applied once is kept by the move of the position.
 STAND_BY = "SELECT pg_try_advisory_lock(%s)"
 
-# A process that was frozen outside of a transaction would keep the lock for as long as its session lives.
-END_A_SILENT_SESSION = "SELECT set_config('idle_session_timeout', '15s', false)"
+# A process that was frozen would keep the lock for as long as its session lives.
+END_A_SILENT_SESSION = "SELECT set_config('idle_session_timeout', %s, false)"
 
 _STAND_BY_EVERY = 1.0
 _SLICE = 0.25
@@ -60,9 +60,9 @@ class ShardRunner:
         applied: HintSender | None = None,
     ) -> None:
         """applied: what is told that the position has moved."""
-        self._projection, self._outboxes, self._settings, self._shard = projection, outboxes, settings, shard
+        self._settings, self._shard = settings, shard
         self._name = projection.consumer_name
-        self._loop = f"{self._name}-{shard}"
+        self._feed = StoreFeed(projection, outboxes, shard, settings.consume_batch_size, settings.relay_lease / 3)
         self._database = Database(dsn, f"counterfoil project {self._name}")
         self._applied = applied
         self._woken = Event()
@@ -83,7 +83,7 @@ class ShardRunner:
         try:
             with self._database.cut_when_late(stop, self._settings.stop_grace / 2):
                 while not stop.is_set():
-                    beat(self._loop)
+                    beat(self._feed.loop)
                     self._run_connected(stop)
         finally:
             self._database.drop()
@@ -95,13 +95,12 @@ class ShardRunner:
             connection = self._database.connection()
             if not self._stand_by(connection, stop):
                 return
-            feed = StoreFeed(self._projection, self._outboxes, self._shard, self._settings.consume_batch_size)
-            feed.connect(connection)
+            self._feed.connect(connection)
             while not stop.is_set():
-                step = feed.step(stop)
+                step = self._feed.step(stop)
                 self._store_pause.reset()
-                self._show(feed, step)
-                self._rest(feed, step, stop)
+                self._show(step)
+                self._rest(step, stop)
         except Exception as error:
             if not isinstance(error, NotAPrimary) and not is_no_event_at_fault(error):
                 raise
@@ -111,16 +110,16 @@ class ShardRunner:
 
     def _stand_by(self, connection: Connection, stop: Event) -> bool:
         """True once nobody else works on the shard; False when told to stop before."""
-        connection.execute(END_A_SILENT_SESSION)
+        connection.execute(END_A_SILENT_SESSION, (f"{round(self._settings.relay_lease * 1_000)}ms",))
         while not stop.is_set():
-            beat(self._loop)
+            beat(self._feed.loop)
             if connection.execute(STAND_BY, (lock_key(self._name, self._shard),)).fetchone() == (True,):
                 return True
             self._enter(State.STANDBY)
             stop.wait(_STAND_BY_EVERY)
         return False
 
-    def _rest(self, feed: StoreFeed, step: Step, stop: Event) -> None:
+    def _rest(self, step: Step, stop: Event) -> None:
         match step.outcome:
             case Outcome.MOVED:
                 self._moved_at = monotonic()
@@ -130,26 +129,26 @@ class ShardRunner:
             case Outcome.IDLE:
                 busy = monotonic() - self._moved_at < _BUSY
                 longest = self._settings.relay_poll_busy if busy else self._settings.relay_poll_idle
-                woken = self._wait(feed, longest, self._woken, stop)
+                woken = self._wait(longest, self._woken, stop)
                 self._woken.clear()
                 metrics.WAKE_UPS.labels("hint" if woken else "poll").inc()
             case Outcome.HELD:
-                self._wait(feed, self._held_pause.next_delay(), stop, stop)
+                self._wait(self._held_pause.next_delay(), stop, stop)
 
-    def _wait(self, feed: StoreFeed, seconds: float, woken: Event, stop: Event) -> bool:
+    def _wait(self, seconds: float, woken: Event, stop: Event) -> bool:
         """True when it was woken before the time was over."""
         until = monotonic() + seconds
         while not stop.is_set() and (left := until - monotonic()) > 0:
             if woken.wait(min(_SLICE, left)):
                 return True
-            feed.keep_alive()
+            self._feed.keep_alive()
         return False
 
-    def _show(self, feed: StoreFeed, step: Step) -> None:
+    def _show(self, step: Step) -> None:
         metrics.FEED_POSITION.labels(self._name, self._shard).set(step.position)
         if monotonic() - self._measured_at > _MEASURE_EVERY:
             self._measured_at = monotonic()
-            events, seconds = feed.lag()
+            events, seconds = self._feed.lag()
             metrics.FEED_LAG.labels(self._name, self._shard).set(events)
             metrics.FEED_WAITING.labels(self._name, self._shard).set(seconds)
         if step.outcome is Outcome.HELD:
