@@ -12,7 +12,7 @@ from psycopg import Connection
 from domain.errors import CounterfoilError
 from infrastructure.migrate import Migrations
 
-MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "rebuild_migrations")
+MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "rebuilding" / "migrations")
 """Tables of versions and rebuilds, which every projection's database has."""
 
 HOLD = "SELECT hold_projection_version(%s, %s)"

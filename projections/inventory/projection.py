@@ -53,6 +53,14 @@ class Inventory(BatchProjection):
 
     consumer_name = "inventory-reservation"
     contracts = (OrderPlaced, OrderCancelled)
+    carried: Mapping[str, Sequence[str]] = {"stock": ("on_hand",)}
+    agreeing: Mapping[str, Sequence[str]] | None = {
+        # A rebuild decides with today's stock and in the order of the store. What it would decide otherwise than was
+        # decided is for a person to see: somebody may have packed that order. All else follows from this.
+        "reservations": ("status",),
+        "reservation_lines": ("quantity",),
+        "stock": ("on_hand",),
+    }
 
     def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Quarantine]:
         refused = {

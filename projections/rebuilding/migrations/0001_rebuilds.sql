@@ -29,32 +29,38 @@ CREATE TABLE rebuilds (
     swapped_at   timestamptz,
     run          integer     NOT NULL DEFAULT 1, -- counts the processes that worked at it: an earlier one is refused
     version      integer     NOT NULL CHECK (version > 0), -- of the code that the other tables belong to
-    workers      integer     NOT NULL CHECK (workers > 0),
-    returnable   boolean     NOT NULL DEFAULT true, -- whether it is known what the other tables lack
+    returnable   boolean     NOT NULL DEFAULT true, -- whether it is known which events the other tables hold
     projection   text        PRIMARY KEY COLLATE "C",
     state        text        NOT NULL CHECK (state IN ('filling', 'swapped')),
     other_schema text        NOT NULL,
-    source       text        NOT NULL CHECK (source IN ('store', 'topic')),
     tables       text[]      NOT NULL,
     components   text[]      NOT NULL,
     CHECK ((state = 'swapped') = (swapped_at IS NOT NULL))
 );
 
--- Up to where each worker has brought the other tables; it moves in the transaction of the effects.
+-- The other tables hold the events of each worker's aggregates up to its position, which moves in the transaction of
+-- the effects. A worker's number is that of its shard.
 CREATE TABLE rebuild_workers (
-    position   bigint NOT NULL DEFAULT 0 CHECK (position >= 0),
-    applied    bigint NOT NULL DEFAULT 0,
+    position   bigint  NOT NULL DEFAULT 0 CHECK (position >= 0),
+    applied    bigint  NOT NULL DEFAULT 0,
     worker     integer NOT NULL,
-    projection text COLLATE "C" NOT NULL REFERENCES rebuilds ON DELETE CASCADE,
+    projection text    NOT NULL COLLATE "C" REFERENCES rebuilds ON DELETE CASCADE,
     PRIMARY KEY (projection, worker)
 ) WITH (fillfactor = 50);
 
--- Events that the other tables lack because their handler refuses them, or refused an earlier one of their key.
+-- Events beyond those positions that the other tables hold all the same.
+CREATE TABLE rebuild_ahead (
+    projection text NOT NULL COLLATE "C" REFERENCES rebuilds ON DELETE CASCADE,
+    event_id   text NOT NULL COLLATE "C",
+    PRIMARY KEY (projection, event_id)
+);
+
+-- Events up to those positions that they lack, because the handler refuses them, or refused an earlier one of the key.
 CREATE TABLE rebuild_refused (
     position   bigint NOT NULL,
-    projection text COLLATE "C" NOT NULL REFERENCES rebuilds ON DELETE CASCADE,
-    event_id   text COLLATE "C" NOT NULL,
-    key        text NOT NULL,
-    reason     text NOT NULL,
+    projection text   NOT NULL COLLATE "C" REFERENCES rebuilds ON DELETE CASCADE,
+    event_id   text   NOT NULL COLLATE "C",
+    key        text   NOT NULL,
+    reason     text   NOT NULL,
     PRIMARY KEY (projection, event_id)
 );

@@ -1,0 +1,129 @@
+"""Makes a projection's tables anew from all events, beside the live ones, and lets the two change places."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from projections.rebuilding import state
+from projections.rebuilding.compare import Compared
+from projections.rebuilding.differences import Differences
+from projections.rebuilding.errors import RebuildRefused, TablesDiffer
+from projections.rebuilding.session import Session, Tell, session
+from projections.rebuilding.state import Rebuild, State
+from projections.rebuilding.swap import Swapped
+from projections.rebuilding.target import Target
+
+
+@dataclass(frozen=True)
+class Options:
+    """workers: None for as many as it was begun with, at first one. swap: False to end after the comparison.
+
+    patience: seconds to wait for the live runner to come as far as the rebuild, and then for the swap's locks.
+    """
+
+    workers: int | None = None
+    swap: bool = True
+    accept_differences: bool = False
+    patience: float = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """compared: table by table. swapped: None when there was no swap.
+
+    stopped: it was told to stop; the same command goes on from there.
+    """
+
+    compared: Sequence[Compared] = ()
+    swapped: Swapped | None = None
+    stopped: bool = False
+
+
+_USUAL = Options()
+
+
+def _silent(*_: object) -> None:
+    """Nobody is told."""
+
+
+def rebuild(target: Target, stop: Event, options: Options = _USUAL, tell: Tell = _silent) -> Outcome:
+    """From the beginning, or from where an interrupted one has come to.
+
+    Guarantees: the live tables change only in the swap, which readers see as one moment. Nothing is published, no
+    effect is sent, no live position moves before the swap. Killed at any moment, it can be run again.
+    Raises RebuildRefused, RebuildStopped, TablesDiffer, SwapBusy and the others of rebuilding.errors, psycopg.Error.
+    """
+    with session(target) as work:
+        found = state.read(work.connection, target.name)
+        if found is None:
+            work.begin(options.workers or 1)
+        else:
+            _refuse_another(work, found, options)
+        work.fill(stop, tell)
+        if stop.is_set():
+            return Outcome(stopped=True)
+        work.finish()
+        differences = work.compare(stop, options.patience, tell)
+        if not options.swap:
+            return _compared(work, differences, options)
+        accepted = None if options.accept_differences else differences
+        swapped = work.swap(accepted, stop, options.patience, tell)
+        return Outcome(differences.tables, swapped, stopped=swapped is None)
+
+
+def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = _silent) -> Swapped | None:
+    """Back to the tables that were live before the swap, once they have caught up; None when it was told to stop.
+
+    The tables that it leaves are kept in their place: rolling back again goes forward. Raises as `rebuild` does.
+    """
+    with session(target) as work:
+        found = _swapped(work)
+        if found.version != target.projection.version:
+            reason = f"the former tables are of version {found.version}: run this with the code of that version"
+            raise RebuildRefused(target.name, reason)
+        if not found.returnable:
+            reason = "the live runner had not caught up at the swap: rebuild with the former code instead"
+            raise RebuildRefused(target.name, reason)
+        work.fill(stop, tell)
+        return None if stop.is_set() else work.swap(None, stop, patience, tell)
+
+
+def confirm(target: Target) -> None:
+    """Drops the tables that were live before the swap. Raises RebuildRefused."""
+    with session(target) as work:
+        _swapped(work)
+        work.drop()
+
+
+def abandon(target: Target) -> None:
+    """Drops what an unfinished rebuild has made. Raises RebuildRefused."""
+    with session(target) as work:
+        if work.rebuild.state is not State.FILLING:
+            raise RebuildRefused(target.name, "it is swapped: confirm it or roll it back")
+        work.drop()
+
+
+def _refuse_another(work: Session, found: Rebuild, options: Options) -> None:
+    name, version = work.target.name, work.target.projection.version
+    if found.state is State.SWAPPED:
+        raise RebuildRefused(name, "the former tables are still there: `rebuild confirm` or `rebuild rollback` first")
+    if found.version != version:
+        reason = f"it was begun by code of version {found.version}, and this is {version}: `rebuild abandon` it first"
+        raise RebuildRefused(name, reason)
+    workers = len(state.progress(work.connection, name).positions)
+    if options.workers not in (None, workers):
+        raise RebuildRefused(name, f"it was begun with {workers} workers: go on with so many, or `rebuild abandon` it")
+
+
+def _swapped(work: Session) -> Rebuild:
+    found = work.rebuild
+    if found.state is not State.SWAPPED:
+        raise RebuildRefused(work.target.name, "it is not swapped yet")
+    return found
+
+
+def _compared(work: Session, differences: Differences, options: Options) -> Outcome:
+    told = differences.that_remain(work.connection)
+    if told and not options.accept_differences:
+        raise TablesDiffer(work.target.name, told)
+    return Outcome(differences.tables)

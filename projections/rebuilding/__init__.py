@@ -1,0 +1,1 @@
+"""The parts of a rebuild; projections/rebuild.py puts them together."""

@@ -1,0 +1,91 @@
+"""What was found to differ, looked at again when both sides hold the same events."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection, sql
+
+from projections.rebuilding.compare import (
+    MOST_SUSPECTS,
+    MOST_TOLD,
+    Compared,
+    compare,
+    differing,
+    in_words,
+    summed_up_again,
+)
+from projections.rebuilding.target import Target
+
+# Applied live, and the store does not tell of it.
+UNKNOWN = """
+    SELECT event_id FROM {live}.processed_events AS processed
+    WHERE consumer_name = %(consumer)s AND NOT EXISTS (
+        SELECT FROM {other}.rebuilt_events AS rebuilt WHERE rebuilt.event_id = processed.event_id
+    ) AND NOT EXISTS (
+        SELECT FROM {live}.rebuild_refused AS refused
+        WHERE refused.projection = %(consumer)s AND refused.event_id = processed.event_id
+    ) AND (%(only)s::text[] IS NULL OR event_id = ANY (%(only)s))
+    LIMIT %(limit)s
+"""
+REFUSED = "SELECT event_id FROM {live}.rebuild_refused AS refused WHERE projection = %(consumer)s"
+NOT_IN_QUARANTINE = """
+    AND NOT EXISTS (
+        SELECT FROM {live}.quarantined_events AS parked
+        WHERE parked.consumer_name = %(consumer)s AND parked.event_id = refused.event_id AND state = 'parked'
+    )
+"""
+ORDER = " ORDER BY position LIMIT %(limit)s"
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Found at one moment, while both sides went on; `that_remain` says which of them are true."""
+
+    target: Target
+    live: str
+    tables: Sequence[Compared]
+    unknown: Sequence[str]
+
+    @classmethod
+    def find(cls, target: Target, connection: Connection, live: str, tables: Sequence[str]) -> "Differences":
+        """Reads both sides whole."""
+        unknown = [] if target.is_fed_by_the_store else _unknown(target, connection, live, None)
+        return cls(target, live, compare(target, connection, live, tables), unknown)
+
+    def that_remain(self, connection: Connection) -> list[str]:
+        """In words: which differ still. Exact when nobody writes on either side and both hold the same events."""
+        told = []
+        for compared in self.tables:
+            if compared.suspects:
+                only = compared.suspects if len(compared.suspects) < MOST_SUSPECTS else None
+                if keys := differing(compared, connection, self.live, self.target.other_schema, only):
+                    told.append(in_words(compared, keys))
+            if compared.columns and not compared.key:
+                again = summed_up_again(compared, connection, self.live, self.target.other_schema)
+                if again.live != again.other:
+                    told.append(f"{again.table}: {again.live.rows} rows live, {again.other.rows} rebuilt")
+        if self.unknown and (ids := _unknown(self.target, connection, self.live, self.unknown)):
+            told.append(_ids("events that were applied live and are not in the store", ids))
+        if ids := self._refused(connection):
+            told.append(_ids("events that the handler refuses and that are not in quarantine", ids))
+        return told
+
+    def _refused(self, connection: Connection) -> list[str]:
+        statement = REFUSED if self.target.is_fed_by_the_store else REFUSED + NOT_IN_QUARANTINE
+        values = {"consumer": self.target.name, "limit": MOST_SUSPECTS}
+        return [each for (each,) in connection.execute(_named(statement + ORDER, self.target, self.live), values)]
+
+
+def _unknown(target: Target, connection: Connection, live: str, only: Sequence[str] | None) -> list[str]:
+    values = {"consumer": target.name, "only": None if only is None else list(only), "limit": MOST_SUSPECTS}
+    return [event_id for (event_id,) in connection.execute(_named(UNKNOWN, target, live), values)]
+
+
+def _named(statement: str, target: Target, live: str) -> sql.Composed:
+    names = {"live": sql.Identifier(live), "other": sql.Identifier(target.other_schema)}
+    return sql.SQL(statement).format(**names)
+
+
+def _ids(what: str, ids: Sequence[str]) -> str:
+    many = str(len(ids)) if len(ids) < MOST_SUSPECTS else f"{MOST_SUSPECTS} or more"
+    return f"{many} {what} ({', '.join(ids[:MOST_TOLD])}{', ...' if len(ids) > MOST_TOLD else ''})"

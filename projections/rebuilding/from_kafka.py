@@ -1,0 +1,120 @@
+"""Both sides of a projection that is fed by Kafka. What the live tables hold is in their inbox, event by event.
+
+The inbox stays where it is. At the swap the other tables hold the same events as the live ones: those that the
+inbox has, whatever their place in the store. So an event that has not come by Kafka comes after the swap, and one
+that came before it is known, on either side of the swap.
+"""
+
+from collections.abc import Sequence
+
+from psycopg import Connection, sql
+
+from infrastructure.shards import shard_of
+from projections import versions
+from projections.inbox import OUR_SHAPE
+from projections.rebuilding.fill import Filler
+from projections.rebuilding.sides import Left, placed, visible
+from projections.rebuilding.source import Source
+from projections.rebuilding.target import Target
+
+MOST_CANDIDATES = 10_000
+
+# Ids that the inbox has forgotten were applied; so were all of ours below its horizon.
+NOT_IN_INBOX = """
+    SELECT event_id FROM {other}.rebuilt_events AS rebuilt
+    WHERE NOT EXISTS (
+        SELECT FROM {live}.processed_events AS processed
+        WHERE processed.consumer_name = %(consumer)s AND processed.event_id = rebuilt.event_id
+    ) AND NOT EXISTS (
+        SELECT FROM {live}.inbox_horizons AS horizon
+        WHERE horizon.consumer_name = %(consumer)s AND rebuilt.event_id < horizon.event_id
+          AND rebuilt.event_id ~ %(our_shape)s
+    )
+"""
+SINCE = " AND (place > %(since)s OR event_id = ANY (%(candidates)s))"
+AT_MOST = " LIMIT %(limit)s"
+
+LAST_PLACE = "SELECT coalesce(max(place), 0) FROM {other}.rebuilt_events"
+
+IN_QUARANTINE = """
+    SELECT DISTINCT event_id FROM {live}.quarantined_events
+    WHERE consumer_name = %s AND state = 'parked' AND event_id = ANY (%s)
+"""
+IN_INBOX = "SELECT event_id FROM {live}.processed_events WHERE consumer_name = %s AND event_id = ANY (%s)"
+
+ADD_TO_INBOX = """
+    INSERT INTO processed_events (consumer_name, event_id)
+    SELECT %s, event_id FROM unnest(%s::text[]) AS added (event_id) ORDER BY event_id ON CONFLICT DO NOTHING
+"""
+# What the handler has refused is not in the tables; should it come again, that must be noticed.
+REMOVE_REFUSED = """
+    DELETE FROM processed_events USING rebuild_refused AS refused
+    WHERE consumer_name = %(consumer)s AND refused.projection = %(consumer)s
+      AND processed_events.event_id = refused.event_id
+"""
+
+
+class KafkaSides:
+    def __init__(self, target: Target, live: str) -> None:
+        self._target, self._live = target, live
+        self._since, self._candidates = 0, list[str]()
+        self._complete = False
+        self._add: list[str] = []
+
+    def waiting(self, connection: Connection) -> int:
+        if not self._complete:
+            self._since = connection.execute(self._sql(LAST_PLACE)).fetchone()[0]  # type: ignore[index]
+            self._candidates = self._not_in_inbox(connection, AT_MOST)
+            self._complete = len(self._candidates) < MOST_CANDIDATES
+        else:
+            self._candidates = self._not_in_inbox(connection, SINCE)
+        return len(self._candidates) - len(self._parked(connection, self._candidates))
+
+    def fence(self, tx: Connection) -> None:
+        versions.fence(tx, self._target.name)
+
+    def meet(self, tx: Connection, filler: Filler, source: Source, positions: Sequence[int]) -> Left:
+        told, reached = visible(source, min(positions)), max(positions)
+        workers = len(positions)
+        due = [
+            each
+            for each in told
+            if each.event.position <= reached
+            and each.event.position > positions[shard_of(each.event.originator_id, workers)]
+        ]
+        beyond = placed([each for each in told if each.event.position > reached])
+        known = self._in_inbox(tx, [each.event_id for each in beyond])
+        filler.apply(placed(due))
+        filler.apply([each for each in beyond if each.event_id in known])
+        self._add = self._not_in_inbox(tx, SINCE if self._complete else "")
+        lacking = set(self._add) - self._parked(tx, self._add)
+        return Left([reached], sorted(known), returnable=not lacking)
+
+    def hand_over(self, tx: Connection, version: int) -> None:
+        tx.execute(ADD_TO_INBOX, (self._target.name, self._add))
+        tx.execute(REMOVE_REFUSED, {"consumer": self._target.name})
+        versions.write(tx, self._target.name, version)
+
+    def live_version(self, tx: Connection) -> int:
+        return versions.read(tx, self._target.name) or self._target.projection.version
+
+    def _not_in_inbox(self, connection: Connection, condition: str) -> list[str]:
+        values = {
+            "consumer": self._target.name,
+            "our_shape": OUR_SHAPE,
+            "since": self._since,
+            "candidates": self._candidates,
+            "limit": MOST_CANDIDATES,
+        }
+        statement = self._sql(NOT_IN_INBOX) + sql.SQL(condition)
+        return [event_id for (event_id,) in connection.execute(statement, values)]
+
+    def _in_inbox(self, tx: Connection, event_ids: list[str]) -> set[str]:
+        return {each for (each,) in tx.execute(self._sql(IN_INBOX), (self._target.name, event_ids))}
+
+    def _parked(self, connection: Connection, event_ids: list[str]) -> set[str]:
+        return {each for (each,) in connection.execute(self._sql(IN_QUARANTINE), (self._target.name, event_ids))}
+
+    def _sql(self, statement: str) -> sql.Composed:
+        other = sql.Identifier(self._target.other_schema)
+        return sql.SQL(statement).format(live=sql.Identifier(self._live), other=other)

@@ -1,0 +1,52 @@
+"""Both sides of a projection that is fed by the store. What the live tables hold is said by a position per shard."""
+
+from collections.abc import Sequence
+
+from psycopg import Connection
+
+from infrastructure.shards import shard_of
+from projections import positions
+from projections.positions import Place
+from projections.rebuilding.exchange import look_in
+from projections.rebuilding.fill import Filler
+from projections.rebuilding.sides import Left, placed, visible
+from projections.rebuilding.source import Source
+from projections.rebuilding.target import Target
+
+
+class StoreSides:
+    def __init__(self, target: Target, live: str, rebuilt_to: int) -> None:
+        """rebuilt_to: up to where the other tables are known to have come."""
+        self._target, self._live, self._rebuilt_to = target, live, rebuilt_to
+        self._places: list[Place] = []
+        self._reached = 0
+
+    def waiting(self, connection: Connection) -> int:
+        behind = min((place.position for place in positions.read(connection, self._target.name)), default=0)
+        return max(0, self._rebuilt_to - behind)
+
+    def fence(self, tx: Connection) -> None:
+        look_in(tx, self._live)
+        self._places = positions.lock(tx, self._target.name)
+
+    def meet(self, _tx: Connection, filler: Filler, source: Source, at: Sequence[int]) -> Left:
+        """Whatever is below the highest place of either side has been passed by somebody who had the proof that
+        nothing is missing there; so all that is visible there is all there is."""
+        places = [place.position for place in self._places] or [0]
+        self._reached = max(*places, *at)
+        due = [
+            each
+            for each in visible(source, min(at))
+            if each.event.position <= self._reached
+            and each.event.position > at[shard_of(each.event.originator_id, len(at))]
+        ]
+        filler.apply(placed(due))
+        return Left(places)
+
+    def hand_over(self, tx: Connection, version: int) -> None:
+        shards = len(self._places) or 1
+        positions.replace(tx, self._target.name, shards, version, self._reached, None)
+
+    def live_version(self, tx: Connection) -> int:
+        found = positions.read(tx, self._target.name)
+        return found[0].version if found else self._target.projection.version

@@ -1,0 +1,66 @@
+"""The two sides of a rebuild, live and other tables, as they are brought to hold the same events."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from psycopg import Connection
+
+from projections.rebuilding.fill import Filler, Placed
+from projections.rebuilding.source import Source, Told
+
+MOST_AT_ONCE = 1_000
+"""Events that may still be applied while live writers wait. When there are more, they get their turn before."""
+
+
+class TooFarApart(Exception):
+    """There are more than MOST_AT_ONCE events between the two: catch up once more, then try again."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the tables hold that are not live any more: the events of each shard up to its position, and those ahead.
+
+    returnable: False when it is not known which of the earlier ones they lack.
+    """
+
+    positions: Sequence[int]
+    ahead: Sequence[str] = ()
+    returnable: bool = True
+
+
+class Sides(Protocol):
+    """How the live tables get their events decides how to tell what they hold."""
+
+    def waiting(self, connection: Connection) -> int:
+        """How many events the other tables hold that the live ones do not (yet), as far as that is counted.
+
+        Never those that wait in the live quarantine. To be called from time to time while no filler works."""
+
+    def fence(self, tx: Connection) -> None:
+        """From now on nobody writes into the live tables until `tx` ends. May fail with a lock timeout."""
+
+    def meet(self, tx: Connection, filler: Filler, source: Source, positions: Sequence[int], /) -> Left:
+        """Behind the fence: brings the other tables to hold all that the live ones do. Raises TooFarApart.
+
+        positions: of the other tables, by shard. The search path of `tx` means the other tables.
+        """
+
+    def hand_over(self, tx: Connection, version: int) -> None:
+        """What says which events the live tables hold, says it of the other ones from now on; only code of this
+        version may write. The search path of `tx` means the live tables."""
+
+    def live_version(self, tx: Connection) -> int:
+        """Of the code that the live tables belong to; the search path of `tx` means them."""
+
+
+def visible(source: Source, after: int) -> list[Told]:
+    """All visible events after a position. Raises TooFarApart."""
+    told = source.visible(after, MOST_AT_ONCE + 1)
+    if len(told) > MOST_AT_ONCE:
+        raise TooFarApart
+    return told
+
+
+def placed(told: Sequence[Told]) -> list[Placed]:
+    return [Placed(each.event.position, contract) for each in told for contract in each.contracts]

@@ -1,0 +1,135 @@
+"""The swap: in one transaction both sides come to hold the same events, are compared, and change places.
+
+Writers wait for as long as that takes. Readers wait only for the last part, which renames and touches no row.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+
+import psycopg
+from psycopg import Connection, sql
+
+from infrastructure.backoff import Backoff
+from infrastructure.postgres import cause_of
+from projections.rebuilding import state
+from projections.rebuilding.carry import carry
+from projections.rebuilding.differences import Differences
+from projections.rebuilding.errors import RebuildRefused, SwapBusy, TablesDiffer
+from projections.rebuilding.exchange import exchange, exchange_migrations, existing, look_in, read_views
+from projections.rebuilding.fill import Filler, Place
+from projections.rebuilding.keeping import copy_grants
+from projections.rebuilding.sides import Left, Sides, TooFarApart
+from projections.rebuilding.source import Source
+from projections.rebuilding.state import Rebuild
+from projections.rebuilding.target import Target
+
+logger = logging.getLogger(__name__)
+
+FOR_WRITERS = 5.0
+"""Seconds to wait for the writers of the moment to end their transactions; new ones queue meanwhile."""
+
+FOR_READERS = 0.3
+"""Seconds to wait for the readers of the moment; new ones queue meanwhile, so it must be short."""
+
+LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
+
+_TRY_AGAIN = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, TooFarApart)
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """held: seconds for which readers could not come in. returnable: whether `rebuild rollback` can go back."""
+
+    held: float
+    returnable: bool
+
+
+@dataclass(frozen=True)
+class Swap:
+    """catch_up: brings the other tables up to the store's end, outside of the transaction.
+
+    differences: None to accept whatever they are.
+    """
+
+    target: Target
+    rebuild: Rebuild
+    live: str
+    sides: Sides
+    source: Source
+    catch_up: Callable[[], None]
+    differences: Differences | None
+
+    def run(self, stop: Event, within: float) -> Swapped | None:
+        """Tries until it gets its locks; None when it was told to stop before.
+
+        Raises TablesDiffer, RebuildRefused, SwapBusy after `within` seconds, RebuildStopped, psycopg.Error. Then
+        nothing has changed.
+        """
+        deadline, backoff = monotonic() + within, Backoff(base=0.2, cap=2.0)
+        while not stop.is_set():
+            try:
+                with self.target.connect_other() as connection:
+                    return self._try(connection)
+            except _TRY_AGAIN as error:
+                if monotonic() > deadline:
+                    raise SwapBusy(self.target.name, within) from None
+                logger.info("the swap waits", extra={"consumer": self.target.name, "error": cause_of(error)})
+            backoff.wait(stop)
+            self.catch_up()
+        return None
+
+    def _try(self, connection: Connection) -> Swapped:
+        with connection.transaction():
+            self._keep_writers_out(connection)
+            left = self._meet(connection)
+            carry(self.target, connection, self.live)
+            self._refuse_differences(connection)
+            present = existing(connection, self.live, self.rebuild.tables)
+            both = existing(connection, self.rebuild.other_schema, present)
+            copy_grants(connection, self.live, self.rebuild.other_schema, both)
+            views = read_views(connection, self.live, self.rebuild.other_schema, present)
+            self._lock(connection, present, "ACCESS EXCLUSIVE", FOR_READERS)
+            since = monotonic()
+            exchange(connection, self.live, self.rebuild.other_schema, self.rebuild.tables, views)
+            exchange_migrations(connection, self.live, self.rebuild.other_schema, self.rebuild.components)
+            self._write_down(connection, left)
+        return Swapped(monotonic() - since, left.returnable)
+
+    def _keep_writers_out(self, tx: Connection) -> None:
+        tx.execute(LOCK_TIMEOUT, (f"{round(FOR_WRITERS * 1000)}",))
+        self.sides.fence(tx)
+        look_in(tx, self.live)
+        # Whoever writes without being a runner, such as a person who counts the stock.
+        self._lock(tx, existing(tx, self.live, self.rebuild.tables), "SHARE ROW EXCLUSIVE", FOR_WRITERS)
+
+    def _meet(self, tx: Connection) -> Left:
+        positions = state.lock_positions(tx, self.target.name)
+        look_in(tx, self.rebuild.other_schema)
+        place = Place(self.live, self.rebuild.run)
+        left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), self.source, positions)
+        look_in(tx, self.live)
+        if self.target.has_effects and not left.returnable:
+            reason = "its runner has not applied all events, and their effects would be lost: let it catch up first"
+            raise RebuildRefused(self.target.name, reason)
+        return left
+
+    def _refuse_differences(self, tx: Connection) -> None:
+        if self.differences is not None and (told := self.differences.that_remain(tx)):
+            raise TablesDiffer(self.target.name, told)
+
+    def _lock(self, tx: Connection, tables: Sequence[str], mode: str, seconds: float) -> None:
+        """In one order; at most so long for each, because others queue behind us meanwhile."""
+        tx.execute(LOCK_TIMEOUT, (f"{round(seconds * 1000)}",))
+        for table in tables:
+            statement = sql.SQL("LOCK TABLE {} IN {} MODE")
+            tx.execute(statement.format(sql.Identifier(self.live, table), sql.SQL(mode)))
+
+    def _write_down(self, tx: Connection, left: Left) -> None:
+        version = self.sides.live_version(tx)
+        self.sides.hand_over(tx, self.rebuild.version)
+        state.swapped(tx, self.target.name, version, left.positions, left.ahead, left.returnable)
+        forget = sql.SQL("TRUNCATE {}").format(sql.Identifier(self.rebuild.other_schema, "rebuilt_events"))
+        tx.execute(forget)
