@@ -144,6 +144,11 @@ def new_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+def register(connection: Connection, relay: str) -> bool:
+    """Gives a relay that was never seen before one shard at position 0; True when it was new."""
+    return connection.execute(REGISTER, {"relay": relay}).rowcount > 0
+
+
 def acquire(
     connection: Connection, shard: Shard | str, seconds: float, process: str | None = None
 ) -> tuple[Lease, int] | None:
@@ -164,7 +169,7 @@ def acquire(
     }
     asked_at = monotonic()
     row = connection.execute(ACQUIRE, values).fetchone()
-    if row is None and connection.execute(REGISTER, values).rowcount:
+    if row is None and register(connection, shard.relay):
         row = connection.execute(ACQUIRE, values).fetchone()
     if row is None:
         return None

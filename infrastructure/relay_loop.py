@@ -8,13 +8,14 @@ import psycopg
 
 from infrastructure import bounded, metrics
 from infrastructure.backoff import Backoff
-from infrastructure.event_reader import NotAPrimary
+from infrastructure.event_reader import EventReader, NotAPrimary
 from infrastructure.hints import HintListener
 from infrastructure.lease import Shard, acquire, new_process
 from infrastructure.outbox import Outbox
 from infrastructure.outbox_relay import Relay
 from infrastructure.postgres import Connection, cause_of
-from infrastructure.publisher import KafkaPublisher, Publisher
+from infrastructure.publisher import Publisher
+from infrastructure.publishers import publisher_for
 from infrastructure.relay_processes import Table, leave, look, show_up
 from infrastructure.relay_shard import ShardThread, Topics, connect_relay
 from infrastructure.relay_states import Announcer, State
@@ -34,11 +35,11 @@ class RelayLoop:
     """
 
     def __init__(self, outbox: Outbox, settings: Settings, publisher_for: PublisherFor | None = None) -> None:
-        """publisher_for: others than Kafka's, for tests. Raises SettingsError when no store is named."""
+        """publisher_for: others than the settings ask for, for tests. Raises SettingsError when no store is named."""
         self.name = outbox.name
         self._outbox, self._settings = outbox, settings
         self._dsn = settings.required_store_dsn()
-        self._publisher_for = publisher_for or (lambda _shard: KafkaPublisher(settings))
+        self._publisher_for = publisher_for
         self._process = new_process()
         self._topics = Topics(settings, outbox.contracts)
         self._threads: dict[int, ShardThread] = {}
@@ -110,11 +111,16 @@ class RelayLoop:
         if acquired is None:
             return  # another process was faster
         lease, position = acquired
-        publisher, size = self._publisher_for(shard), self._settings.relay_batch_size
-        relay = Relay(self._outbox, publisher, lease, position, size, self._settings.relay_batch_bytes)
-        thread = ShardThread(relay, publisher, self._settings, self._topics)
+        publisher, settings = self._publisher(connection, shard), self._settings
+        relay = Relay(self._outbox, publisher, lease, position, settings.relay_batch_size, settings.relay_batch_bytes)
+        thread = ShardThread(relay, publisher, settings, self._topics)
         thread.start()
         self._threads[shard.number] = thread
+
+    def _publisher(self, connection: Connection, shard: Shard) -> Publisher:
+        if self._publisher_for is not None:
+            return self._publisher_for(shard)
+        return publisher_for(self._settings, EventReader(connection).namespace(), self._outbox, shard)
 
     def _let_go_of_all(self) -> None:
         """Each within its own waits; what has not ended by then is left to its lease."""

@@ -1,10 +1,11 @@
-"""Run a relay, stored events to Kafka; and say what holds one back."""
+"""Run a relay, stored events to Kafka; change it, and say what holds one back."""
 
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
+from counterfoil.commands.relay_changes import pause, reshard, resume, rewind
 from counterfoil.commands.relay_why import why
 from counterfoil.groups import RunUnlessTold
 from domain.loading import load_business
@@ -20,7 +21,7 @@ app = typer.Typer(
     cls=RunUnlessTold,
     no_args_is_help=True,
     subcommand_metavar="MODULE | COMMAND [ARGS]...",
-    help="Publish stored events to Kafka: `relay domain.orders`. Say what holds a relay back: `relay why`.",
+    help="Publish stored events to Kafka: `relay domain.orders`. Pause, rewind or reshard it; say what holds it.",
 )
 
 
@@ -28,9 +29,9 @@ app = typer.Typer(
 def run(
     module: Annotated[str, typer.Argument(help="The aggregate's module, such as domain.orders.")],
 ) -> None:
-    """Publish stored events to Kafka until SIGTERM or Ctrl-C. Several may run: one publishes, the others stand by.
+    """Publish stored events to Kafka until SIGTERM or Ctrl-C. Several may run: they share the relay's shards.
 
-    `run` may be left out.
+    Who finds no shard stands by. `run` may be left out.
     """
     stop = stop_on_signals()
     settings = Settings.load()
@@ -44,4 +45,8 @@ def run(
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
 
 
+app.command()(pause)
+app.command()(resume)
+app.command()(rewind)
+app.command()(reshard)
 app.command()(why)

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from counterfoil.output import complain, out, print_fields, print_json
-from infrastructure.checkpoint import CheckpointStatus, read_checkpoint
+from infrastructure.checkpoint import CheckpointStatus, read_checkpoints
 from infrastructure.event_reader import EventReader, HolderReport
 from infrastructure.health import RELAYS
 from infrastructure.held_back import Hold, find_hold
@@ -20,16 +20,20 @@ from infrastructure.settings import Settings
 
 @dataclass(frozen=True)
 class Finding:
-    """relay: None for a new one, which begins at position 0. reason: why the relay itself says that it is held."""
+    """relay: None for a new one, which begins at position 0. position: the lowest of its shards.
+
+    reasons: why the relay itself stands still, of each shard that does.
+    """
 
     relay: str | None
     position: int
     hold: Hold | None
-    reason: str | None
+    reasons: Sequence[str] = ()
+    shards: Sequence[CheckpointStatus] = ()
 
     @property
     def held(self) -> bool:
-        return bool(self.hold or self.reason)
+        return bool(self.hold or self.reasons)
 
 
 def why(
@@ -56,28 +60,36 @@ def why(
 
 def _examine(store: Connection, name: str | None, stop: Event) -> list[Finding]:
     names = [name] if name else [relay for (relay,) in store.execute(RELAYS)]
-    checkpoints = [checkpoint for each in names if (checkpoint := read_checkpoint(store, each))]
-    if name and not checkpoints:
+    relays = [shards for each in names if (shards := read_checkpoints(store, each))]
+    if name and not relays:
         complain(f"No relay {name!r} has ever run on this store.")
         raise typer.Exit(1)
-    if not checkpoints:
-        return [Finding(None, 0, find_hold(EventReader(store), 0, stop), None)]
-    return [_finding(store, checkpoint, stop) for checkpoint in checkpoints]
+    if not relays:
+        return [Finding(None, 0, find_hold(EventReader(store), 0, stop))]
+    return [_finding(store, shards, stop) for shards in relays]
 
 
-def _finding(store: Connection, checkpoint: CheckpointStatus, stop: Event) -> Finding:
-    hold = find_hold(EventReader(store), checkpoint.position, stop)
-    reason = None
-    if checkpoint.held_position is not None:
-        reason = f"held before position {checkpoint.held_position}: {checkpoint.held_reason}"
-    return Finding(checkpoint.relay, checkpoint.position, hold, reason)
+def _finding(store: Connection, shards: Sequence[CheckpointStatus], stop: Event) -> Finding:
+    lowest = min(shard.position for shard in shards)
+    hold = find_hold(EventReader(store), lowest, stop)
+    which = "shard {} " if len(shards) > 1 else ""
+    reasons = [which.format(shard.shard) + reason for shard in shards if (reason := _reason(shard))]
+    return Finding(shards[0].relay, lowest, hold, reasons, shards)
+
+
+def _reason(shard: CheckpointStatus) -> str | None:
+    if shard.held_position is not None:
+        return f"is held before position {shard.held_position}: {shard.held_reason}"
+    if shard.paused:
+        return f"is paused since {shard.paused_since:%Y-%m-%d %H:%M:%S %Z}"
+    return None
 
 
 def _print(findings: Sequence[Finding], writers: Sequence[HolderReport], query: bool) -> None:
     for each in findings:
         relay = each.relay or "a new relay"
-        if each.reason:
-            complain(f"{relay} is {each.reason}")
+        for reason in each.reasons:
+            complain(f"{relay} {reason}")
         if each.hold:
             complain(f"{relay} can go on to position {each.hold.position}; what is stored behind it waits for:")
             _print_holders(each.hold.by, query)
@@ -103,7 +115,10 @@ def _fields(finding: Finding, query: bool) -> dict[str, object]:
         "held": finding.held,
         "held_after": hold.position if hold else None,
         "held_by": _rows(hold.by, query) if hold else [],
-        "reason": finding.reason,
+        "reason": "; ".join(finding.reasons) or None,
+        "shards": [
+            {"shard": each.shard, "position": each.position, "reason": _reason(each)} for each in finding.shards
+        ],
     }
 
 

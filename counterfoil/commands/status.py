@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.output import complain, print_json, print_table
-from infrastructure.health import RelayHealth, relay_health
+from infrastructure.health import RelayHealth, ShardHealth, relay_health
 from infrastructure.postgres import connect
 from infrastructure.settings import PREFIX, Settings, SettingsError
 from projections.health import ProjectionHealth
@@ -49,18 +49,8 @@ def examine(settings: Settings) -> tuple[list[RelayHealth], list[ProjectionHealt
 def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> None:
     print_table(
         "Relays",
-        ("relay", "position", "store's highest", "oldest waiting", "last beat", "state"),
-        [
-            (
-                each.relay,
-                each.position,
-                each.highest,
-                _seconds(each.waiting_seconds),
-                _seconds(each.beat_age),
-                _state(each),
-            )
-            for each in relays
-        ],
+        ("relay", "shard", "position", "store's highest", "oldest waiting", "last beat", "state"),
+        [_row(relay, shard) for relay in relays for shard in relay.shards],
     )
     print_table(
         "Projections",
@@ -78,8 +68,24 @@ def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> No
     )
 
 
-def _state(relay: RelayHealth) -> str:
-    return "FAULT" if relay.fault else "running" if relay.leased else "not running"
+def _row(relay: RelayHealth, shard: ShardHealth) -> tuple[object, ...]:
+    return (
+        relay.relay,
+        f"{shard.shard} of {len(relay.shards)}",
+        shard.position,
+        relay.highest,
+        _seconds(shard.waiting_seconds),
+        _seconds(shard.beat_age),
+        _state(relay, shard),
+    )
+
+
+def _state(relay: RelayHealth, shard: ShardHealth) -> str:
+    if shard.fault:
+        return "FAULT"
+    if relay.paused:
+        return "paused"
+    return "running" if shard.process else "not running"
 
 
 def _seconds(seconds: float | None) -> str:
