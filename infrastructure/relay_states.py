@@ -58,6 +58,6 @@ class Announcer:
     def fall_silent(self) -> None:
         """A shard that another process has now: its figures here would only grow old."""
         self.enter(State.STOPPED)
-        for gauge in (metrics.RELAY_POSITION, metrics.RELAY_HELD, metrics.RELAY_LAG):
+        for gauge in (metrics.RELAY_POSITION, metrics.RELAY_HELD, metrics.RELAY_LAG, metrics.RELAY_PARKED):
             gauge.remove_by_labels({"relay": self._relay, "shard": self._shard})
         metrics.RELAY_STATE.remove_by_labels({"relay": self._relay, "shard": self._shard})

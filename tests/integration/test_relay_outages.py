@@ -9,8 +9,9 @@ import pytest
 from counterfoil.embedded import EmbeddedPostgres
 from infrastructure import metrics
 from infrastructure.hints import HintSender
+from infrastructure.kafka_faults import Fault
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
-from infrastructure.publisher import KafkaPublisher
+from infrastructure.publisher import KafkaPublisher, OutgoingMessage, PublishFailed
 from infrastructure.relay_loop import RelayLoop
 from tests.support.apache_kafka import RealKafka
 from tests.support.kafka import create_topic
@@ -191,13 +192,15 @@ def test_a_hint_wakes_it_long_before_the_next_poll_also_after_its_listening_sess
 def test_the_lag_is_measured_against_what_is_stored(
     store_dsn: str, breakable: RealKafka, topic: str, parcels: Parcels, unique_name: UniqueName
 ) -> None:
-    name = unique_name("parcels")
-    parcels.move("a")
-    parcels.move("a", note="!")
-    parcels.move_all(["b"], times=3)
+    name, publisher = unique_name("parcels"), Recorder()
+    parcels.move_all(["a", "b"], times=5)
 
-    with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, breakable.bootstrap))):
-        eventually(lambda: state(name) == "held")
-        eventually(lambda: metrics.RELAY_LAG.labels(name, "0")._value.get() == 4)
+    def takes_one(messages: list[OutgoingMessage]) -> int:
+        raise PublishFailed(len(publisher.calls) == 1, "TOPIC_AUTHORIZATION_FAILED", Fault.TOPIC)
+
+    publisher.answer = takes_one
+    with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, breakable.bootstrap), one(publisher))):
+        eventually(lambda: state(name) == "waiting_for_kafka")
+        eventually(lambda: metrics.RELAY_LAG.labels(name, "0")._value.get() == 9)
         assert metrics.RELAY_POSITION.labels(name, "0")._value.get() == 1
         assert metrics.LOOP_BEAT.labels(name)._value.get() > 0

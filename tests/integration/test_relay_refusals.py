@@ -1,22 +1,16 @@
-"""What Kafka does not take: the relay waits or is held, visibly, in order, and goes on by itself."""
+"""What Kafka does not take now: the relay waits, visibly, in order, parks nothing, and goes on by itself."""
 
-import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from infrastructure import metrics
+from infrastructure.outgoing_records import count
 from infrastructure.relay_loop import RelayLoop
 from tests.support import faulty_broker
 from tests.support.faulty_broker import FaultyBroker
 from tests.support.kafka import Kafka, MakeTopic, delete_topic
+from tests.support.large import note_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.published import published
 from tests.support.relays import Recorder, checkpoint_of, in_order, one, running, settings_for, state, steps
@@ -31,57 +25,7 @@ def parcels(store_dsn: str) -> Iterator[Parcels]:
         yield parcels
 
 
-def note_of(size: int) -> str:
-    """A note that compresses badly: hexadecimal digits of random bytes take half their length at best."""
-    return random.randbytes(size // 2).hex()
-
-
-def limit_messages(kafka: Kafka, topic: str, size: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(20)
-
-
-# --- Too large (permanent) -----------------------------------------------------------------------------
-
-
-def test_a_message_too_large_for_any_broker_holds_the_relay_visibly_and_nothing_is_lost_or_passed(
-    store_dsn: str, kafka: Kafka, topics: MakeTopic, parcels: Parcels, unique_name: UniqueName
-) -> None:
-    name, topic = unique_name("parcels"), topics("parcels", partitions=3)
-    before = parcels.move("x")
-    held = parcels.move("x", note="n" * 1_048_700)
-    parcels.move("x")
-
-    with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap))):
-        eventually(lambda: checkpoint_of(store_dsn, name).held_position == held)
-        eventually(lambda: state(name) == "held")
-
-    status = checkpoint_of(store_dsn, name)
-    assert (status.position, status.held_reason) == (before, "Kafka refuses it: MSG_SIZE_TOO_LARGE")
-    assert steps(published(kafka.bootstrap, topic), "x") == [1]
-
-
-@pytest.mark.kafka
-def test_a_message_that_the_broker_refuses_holds_the_relay_until_the_topic_allows_it(
-    store_dsn: str, kafka: Kafka, topics: MakeTopic, parcels: Parcels, unique_name: UniqueName
-) -> None:
-    name, topic = unique_name("parcels"), topics("parcels", partitions=3, config={"max.message.bytes": "300000"})
-    parcels.move_all(["x", "y"], times=1)
-    held = parcels.move("x", note=note_of(900_000))
-    parcels.move_all(["x", "y"], times=2)
-
-    with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap))):
-        eventually(lambda: checkpoint_of(store_dsn, name).held_position == held, within=20)
-        assert steps(published(kafka.bootstrap, topic), "x") == [1]
-        limit_messages(kafka, topic, 1_000_000)
-        eventually(lambda: len(steps(published(kafka.bootstrap, topic), "x")) == 4, within=40)
-        eventually(lambda: checkpoint_of(store_dsn, name).held_position is None)
-
-    found = published(kafka.bootstrap, topic)
-    assert in_order(found, "x", 4)
-    assert in_order(found, "y", 3)
+# --- Too large only together (not poison) ---------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -91,7 +35,6 @@ def test_messages_that_are_too_large_only_together_are_no_poison(
     topics: MakeTopic,
     parcels: Parcels,
     unique_name: UniqueName,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     name, topic = unique_name("parcels"), topics("parcels", config={"max.message.bytes": "20000"})
     for number in range(20):
@@ -100,8 +43,7 @@ def test_messages_that_are_too_large_only_together_are_no_poison(
     with running(RelayLoop(parcel_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap))):
         eventually(lambda: len({each.key for each in published(kafka.bootstrap, topic)}) == 20, within=40)
         eventually(lambda: checkpoint_of(store_dsn, name).position == 20)
-    assert checkpoint_of(store_dsn, name).held_position is None
-    assert "the relay cannot pass an event" not in caplog.messages
+    assert count(parcels.connection, name) == (0, 0)
 
 
 # --- Topics (not poison) -------------------------------------------------------------------------------
@@ -134,7 +76,7 @@ def test_a_topic_that_vanishes_is_waited_for_and_made_again_and_what_follows_arr
 
     found = published(kafka.bootstrap, topic)
     assert steps(found, "a") == steps(found, "b") == [3, 4, 5]
-    assert checkpoint_of(store_dsn, name).held_position is None
+    assert count(parcels.connection, name) == (0, 0)
 
 
 def test_a_forbidden_topic_is_waited_for_visibly_and_then_all_arrive_in_order(
@@ -147,7 +89,7 @@ def test_a_forbidden_topic_is_waited_for_visibly_and_then_all_arrive_in_order(
         broker.refuse_next([faulty_broker.TOPIC_AUTHORIZATION_FAILED] * 5)
         with running(RelayLoop(parcel_outbox("parcels", name), settings_for(store_dsn, broker.bootstrap))):
             eventually(lambda: state(name) == "waiting_for_kafka")
-            assert checkpoint_of(store_dsn, name).held_position is None
+            assert count(parcels.connection, name) == (0, 0)
             eventually(lambda: checkpoint_of(store_dsn, name).position == 6, within=40)
             eventually(lambda: state(name) == "relaying")
         found = published(broker.bootstrap, "parcels")
@@ -171,6 +113,7 @@ def test_an_event_refused_twice_and_then_accepted_is_not_overtaken_by_the_next_o
 
     assert in_order(found, "x", 3)
     assert in_order(found, "y", 3)
+    assert count(parcels.connection, name) == (0, 0)
 
 
 # --- The checkpoint that cannot be written --------------------------------------------------------------

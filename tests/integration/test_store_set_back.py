@@ -97,7 +97,7 @@ def test_the_same_fact_stored_anew_after_the_loss_is_another_event(store_dsn: st
     with relay(store_dsn, publisher) as it:
         it.step(NEVER)
     lose_the_tail(store_dsn, positions=1)
-    parcels._versions["a"] -= 1
+    parcels.versions["a"] -= 1
     parcels.move("a")
     with relay(store_dsn, publisher) as it:
         assert it.step(NEVER).reason == SET_BACK

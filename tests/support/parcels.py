@@ -80,7 +80,7 @@ class Parcels:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._versions: Counter[str] = Counter()
+        self.versions: Counter[str] = Counter()
         self._mapper = EventMapper()
 
     def move(self, parcel: str, note: str = "") -> int:
@@ -103,8 +103,8 @@ class Parcels:
         return self._insert((parcel, self._next(parcel), topic, state))
 
     def _next(self, parcel: str) -> int:
-        self._versions[parcel] += 1
-        return self._versions[parcel]
+        self.versions[parcel] += 1
+        return self.versions[parcel]
 
     def _store(self, event: Parcel.Event) -> int:
         stored = self._mapper.to_stored_event(event)
