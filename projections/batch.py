@@ -7,6 +7,7 @@ import psycopg
 from psycopg import Connection
 
 from infrastructure.record import Record
+from projections import versions
 from projections.base import BatchProjection, Projection, Quarantine
 from projections.decoding import Category
 from projections.inbox import claim_or_tell
@@ -47,6 +48,8 @@ def apply_batch(
     raises ends the batch, as does what a handler or the database raises. An event that its handler
     refuses, or that the inbox is too young for, is parked, and nothing else is kept of it: the
     transaction is rolled back and done again without that event.
+
+    Raises OtherVersion when the tables belong to other code.
     """
     while True:
         with connection.transaction():
@@ -61,8 +64,9 @@ def apply_batch(
 def _apply(
     batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[], None], limits: Limits
 ) -> tuple[Outcome, dict[int, Parked]]:
-    """The outcome, or which of the events the projection refused. Locks are taken in this order: the keys of what
-    is in quarantine, the claims, what the projection locks, the places in the quarantine."""
+    """The outcome, or which of the events the projection refused. Locks are taken in this order: the version, the keys
+    of what is in quarantine, the claims, what the projection locks, the places in the quarantine."""
+    versions.hold(tx, projection.consumer_name, projection.version)
     sorted_out = sort_out(batch, projection.consumer_name, tx, limits)
     ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx)
     if too_old:

@@ -5,6 +5,7 @@ from enum import StrEnum
 import psycopg
 
 from infrastructure.postgres import is_transient
+from projections.versions import OtherVersion
 
 
 class Fault(StrEnum):
@@ -12,7 +13,7 @@ class Fault(StrEnum):
     """It passes by itself: the database is away, read-only or busy, or others hold a lock. The same batch is
     tried again, after a while; no attempt is spent, and no event is blamed."""
     INSTALLATION = "installation"
-    """Any event would fail: log-in, grants, tables, disk. Somebody has to repair it; until then as above."""
+    """Any event would fail: log-in, grants, tables, their version, disk. Somebody has to repair it; until then as above."""
     EVENT = "event"
     """The database does not take what this event says, now or later: quarantine, without another attempt."""
     HANDLER = "handler"
@@ -50,6 +51,8 @@ def fault_of(error: BaseException) -> Fault:
     """By type and SQLSTATE, never by text. An error without SQLSTATE is a connection's or psycopg's own."""
     if isinstance(error, StopAsked | TooSlow) or is_transient(error):
         return Fault.MOMENT
+    if isinstance(error, OtherVersion):
+        return Fault.INSTALLATION
     if not isinstance(error, psycopg.Error):
         return Fault.HANDLER
     if error.sqlstate is None:  # psycopg itself refuses data such as a NUL in a text

@@ -10,6 +10,7 @@ from psycopg import Connection
 from infrastructure.backoff import Backoff
 from infrastructure.logs import error_fields
 from infrastructure.postgres import cause_of
+from projections import versions
 from projections.base import Projection
 from projections.batch import TOO_OLD, hand_over
 from projections.decoding import Category, Decoded, Decoder, Faulty, Ignored
@@ -146,6 +147,7 @@ class Redriver:
             case Decoded(contract):
                 readable = Readable(record, contract)
         event_id = readable.contract.event_id
+        versions.hold(self._connection, self._name, self._projection.version)
         claims = claim_or_tell(self._connection, self._name, [event_id])
         if event_id in claims.too_old:
             return Faulty(Category.TOO_OLD, TOO_OLD)

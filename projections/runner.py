@@ -2,8 +2,11 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Event
 from time import monotonic
+
+import psycopg
 
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
@@ -12,6 +15,7 @@ from infrastructure.record import Record
 from infrastructure.settings import Settings
 from infrastructure.subscriber import Subscriber
 from infrastructure.supervisor import beat
+from projections import versions
 from projections.base import Projection
 from projections.batch import Limits, Readable
 from projections.database import Database
@@ -20,11 +24,15 @@ from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
 from projections.quarantine import Parked
 from projections.quarantine_gauge import QuarantineGauge
 from projections.settling import LONGEST_BATCH, Settler
+from projections.versions import OtherVersion
 
 logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 5.0
 """After which it is looked again whether the quarantine has room."""
+
+VERSION_SECONDS = 5.0
+"""After which it is looked again whose the tables are."""
 
 
 class Runner:
@@ -33,6 +41,7 @@ class Runner:
     Trouble that no event is at fault for (a database that is away or read-only, a lock that others hold, a
     table that is missing) is waited out: nothing is skipped, no attempt is spent, and Kafka is polled
     meanwhile. What an event is at fault for ends with that event in quarantine and its neighbours applied.
+    While the tables belong to code of another version, it waits outside of the group.
     """
 
     def __init__(
@@ -56,6 +65,9 @@ class Runner:
         """
         patience = self._settings.stop_grace / 2  # the other half is for Kafka
         try:
+            self._wait_for_our_version(stop)
+            if stop.is_set():
+                return
             with (
                 Subscriber(self._settings, self._name, self._projection.topics) as subscriber,
                 self._database.cut_when_late(stop, patience),
@@ -80,6 +92,8 @@ class Runner:
             settled = True
         except StopAsked:
             logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
+        except OtherVersion:
+            raise
         except TooSlow as error:
             self._do_smaller_batches(len(records), error)
         except Exception as error:
@@ -95,6 +109,20 @@ class Runner:
             subscriber.rewind()
             subscriber.idle(stop, wait)
         return settled
+
+    def _wait_for_our_version(self, stop: Event) -> None:
+        """Outside of the group, so that those who may write share all partitions. Where the database does not tell,
+        the first batch will find out."""
+        with suppress(psycopg.Error):
+            while (live := versions.read(self._database.connection(), self._name)) not in (
+                None,
+                self._projection.version,
+            ):
+                beat(self._name)
+                about = {"consumer": self._name, "version": self._projection.version, "live_version": live}
+                logger.warning("the tables belong to another version of the code", extra=about)
+                if stop.wait(VERSION_SECONDS):
+                    return
 
     def _settler(self, subscriber: Subscriber, stop: Event) -> Settler:
         attempts = self._settings.handler_attempts

@@ -5,15 +5,10 @@ store need not: the version stands in the row of its position.)
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from psycopg import Connection
 
 from domain.errors import CounterfoilError
-from infrastructure.migrate import Migrations
-
-MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "rebuilding" / "migrations")
-"""Tables of versions and rebuilds, which every projection's database has."""
 
 HOLD = "SELECT hold_projection_version(%s, %s)"
 

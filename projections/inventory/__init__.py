@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from infrastructure.migrate import Migrations
-from projections import inbox, versions
+from projections import inbox
 
-MIGRATIONS = [inbox.MIGRATIONS, versions.MIGRATIONS, Migrations("inventory", Path(__file__).parent / "migrations")]
+MIGRATIONS = [inbox.MIGRATIONS, Migrations("inventory", Path(__file__).parent / "migrations")]
 """Everything that this projection's database consists of, in order."""

@@ -1,7 +1,7 @@
 """Where the other tables and the live ones differ: counted, summed up, and row by row where they should agree."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg import Connection, sql
@@ -52,7 +52,7 @@ class Compared:
     other: SummedUp
     key: Sequence[str] = ()
     columns: Sequence[str] = ()
-    suspects: Sequence[tuple[Any, ...]] = ()
+    suspects: Sequence[tuple[Any, ...]] = field(default=(), repr=False)
 
 
 def compare(target: Target, connection: Connection, live: str, tables: Sequence[str]) -> list[Compared]:

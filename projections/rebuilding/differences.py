@@ -24,6 +24,9 @@ UNKNOWN = """
     ) AND NOT EXISTS (
         SELECT FROM {live}.rebuild_refused AS refused
         WHERE refused.projection = %(consumer)s AND refused.event_id = processed.event_id
+    ) AND NOT EXISTS (
+        SELECT FROM {live}.quarantined_events AS discarded
+        WHERE discarded.consumer_name = %(consumer)s AND discarded.event_id = processed.event_id AND state = 'discarded'
     ) AND (%(only)s::text[] IS NULL OR event_id = ANY (%(only)s))
     LIMIT %(limit)s
 """

@@ -9,7 +9,8 @@ SEARCH_PATH = "SELECT set_config('search_path', %s, true)"
 
 EXISTING = """
     SELECT relname FROM pg_class
-    WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p') AND relname = ANY (%s) ORDER BY relname
+    WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind IN ('r', 'p') AND relname = ANY (%s)
+    ORDER BY relname
 """
 
 # A view is bound to the tables that it was made with, not to their names. One that shows another view shows what
@@ -21,13 +22,13 @@ VIEWS_ON_TABLES = """
     JOIN pg_rewrite ON pg_rewrite.oid = objid
     JOIN pg_class AS view ON view.oid = ev_class AND view.relkind = 'v'
     JOIN pg_namespace AS namespace ON namespace.oid = view.relnamespace
-    WHERE shown.relnamespace = %(schema)s::regnamespace AND shown.relname = ANY (%(tables)s)
+    WHERE shown.relnamespace = to_regnamespace(quote_ident(%(schema)s)) AND shown.relname = ANY (%(tables)s)
       AND NOT (namespace.nspname = %(schema)s AND view.relname = ANY (%(without)s))
     ORDER BY 1, 2
 """
 VIEWS_IN = """
     SELECT relname, pg_get_viewdef(oid), array_to_string(reloptions, ', ') FROM pg_class
-    WHERE relnamespace = %s::regnamespace AND relkind = 'v' ORDER BY oid
+    WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind = 'v' ORDER BY oid
 """
 
 LIVE_MIGRATIONS = """

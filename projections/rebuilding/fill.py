@@ -29,6 +29,10 @@ MOVE = """
 """
 POSITION = "SELECT position FROM {live}.rebuild_workers WHERE projection = %s AND worker = %s"
 AHEAD = "SELECT event_id FROM {live}.rebuild_ahead WHERE projection = %s"
+DISCARDED = """
+    SELECT event_id FROM {live}.quarantined_events
+    WHERE consumer_name = %s AND state = 'discarded' AND event_id IS NOT NULL
+"""
 HELD_KEYS = "SELECT DISTINCT key FROM {live}.rebuild_refused WHERE projection = %s"
 REFUSE = """
     INSERT INTO {live}.rebuild_refused (projection, position, event_id, key, reason)
@@ -77,7 +81,9 @@ class Filler:
         if row is None:
             raise Superseded(target.name)
         self.position: int = row[0]
-        self._ahead = {event_id for (event_id,) in self._execute(AHEAD, (target.name,))}
+        self._not_to_apply = {event_id for (event_id,) in self._execute(AHEAD, (target.name,))}
+        if not target.is_fed_by_the_store:  # somebody has decided that they are never to be applied
+            self._not_to_apply |= {event_id for (event_id,) in self._execute(DISCARDED, (target.name,))}
         self._held = {key for (key,) in self._execute(HELD_KEYS, (target.name,))}
 
     def step(self) -> int:
@@ -110,8 +116,8 @@ class Filler:
 
     def apply(self, contracts: Iterable[Placed]) -> list[str]:
         """Within the caller's transaction, whatever the position is. The ids of those that are applied now; what is
-        left was applied before, or is refused and written down. Raises what the handler raises."""
-        todo = [each for each in contracts if each.event_id not in self._ahead]
+        left was applied before, or discarded, or is refused and written down. Raises what the handler raises."""
+        todo = [each for each in contracts if each.event_id not in self._not_to_apply]
         refusals: dict[str, str] = {}
         while True:
             keep, refused = _sort_out(todo, refusals, self._held)

@@ -10,12 +10,12 @@ REVOKE = """
     SELECT DISTINCT format('REVOKE ALL ON TABLE %%I.%%I FROM %%s', %(to)s::text, relname,
                            CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
     FROM pg_class, aclexplode(relacl)
-    WHERE relnamespace = %(to)s::regnamespace AND relname = ANY (%(tables)s) AND grantee <> relowner
+    WHERE relnamespace = to_regnamespace(quote_ident(%(to)s)) AND relname = ANY (%(tables)s) AND grantee <> relowner
 """
 GRANT = """
     WITH live AS (
         SELECT oid, relname, relacl FROM pg_class
-        WHERE relnamespace = %(from)s::regnamespace AND relname = ANY (%(tables)s)
+        WHERE relnamespace = to_regnamespace(quote_ident(%(from)s)) AND relname = ANY (%(tables)s)
     ), given AS (
         SELECT relname, NULL::name AS attname, given.* FROM live, aclexplode(relacl) AS given
         UNION ALL
@@ -35,7 +35,7 @@ GRANT_SEQUENCES = """
                       AND deptype IN ('a', 'i')
         JOIN pg_class AS sequence ON sequence.oid = objid AND sequence.relkind = 'S'
         JOIN pg_attribute ON attrelid = live.oid AND attnum = refobjsubid
-        WHERE live.relnamespace = %(from)s::regnamespace AND live.relname = ANY (%(tables)s)
+        WHERE live.relnamespace = to_regnamespace(quote_ident(%(from)s)) AND live.relname = ANY (%(tables)s)
     )
     SELECT format('GRANT %%s ON SEQUENCE %%s TO %%s', privilege_type, pg_get_serial_sequence(
                       quote_ident(%(to)s) || '.' || quote_ident(relname), attname),
@@ -45,7 +45,8 @@ GRANT_SEQUENCES = """
 OWNERS = """
     SELECT format('ALTER TABLE %%I.%%I OWNER TO %%s', %(to)s::text, live.relname, live.relowner::regrole)
     FROM pg_class AS live JOIN pg_class AS other USING (relname)
-    WHERE live.relnamespace = %(from)s::regnamespace AND other.relnamespace = %(to)s::regnamespace
+    WHERE live.relnamespace = to_regnamespace(quote_ident(%(from)s))
+      AND other.relnamespace = to_regnamespace(quote_ident(%(to)s))
       AND live.relname = ANY (%(tables)s) AND live.relowner <> other.relowner
 """
 
@@ -56,7 +57,7 @@ MISSING_INDEXES = """
     FROM pg_class AS live
     JOIN pg_index ON indrelid = live.oid
     JOIN pg_class AS index ON index.oid = indexrelid
-    WHERE live.relnamespace = %(from)s::regnamespace AND live.relname = ANY (%(tables)s) AND indisvalid
+    WHERE live.relnamespace = to_regnamespace(quote_ident(%(from)s)) AND live.relname = ANY (%(tables)s) AND indisvalid
       AND NOT index.relispartition
       AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = index.oid AND conrelid = live.oid)
       AND to_regclass(format('%%I.%%I', %(to)s::text, index.relname)) IS NULL
@@ -66,7 +67,8 @@ MISSING_INDEXES = """
 
 WOULD_BE_LOST = """
     WITH live AS (
-        SELECT pg_class.* FROM pg_class WHERE relnamespace = %(from)s::regnamespace AND relname = ANY (%(tables)s)
+        SELECT pg_class.* FROM pg_class
+        WHERE relnamespace = to_regnamespace(quote_ident(%(from)s)) AND relname = ANY (%(tables)s)
     )
     SELECT format('trigger %%I of %%I', tgname, relname) FROM live JOIN pg_trigger ON tgrelid = live.oid
     WHERE NOT tgisinternal AND NOT EXISTS (

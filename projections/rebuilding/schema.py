@@ -9,19 +9,20 @@ from projections.rebuilding.target import FRAMEWORK, Target
 CURRENT_SCHEMA = "SELECT current_schema()"
 
 TABLES = """
-    SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p') ORDER BY relname
+    SELECT relname FROM pg_class
+    WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind IN ('r', 'p') ORDER BY relname
 """
 
 # They would stay behind in the other schema when the tables that need them move.
 NOT_MOVED = """
     SELECT 'type ' || typname FROM pg_type
-    WHERE typnamespace = %(schema)s::regnamespace AND (typtype IN ('e', 'd', 'r') OR typtype = 'c' AND typrelid IN (
-        SELECT oid FROM pg_class WHERE relkind = 'c'))
-    UNION ALL SELECT 'function ' || proname FROM pg_proc WHERE pronamespace = %(schema)s::regnamespace
+    WHERE typnamespace = to_regnamespace(quote_ident(%(schema)s)) AND (
+        typtype IN ('e', 'd', 'r') OR typtype = 'c' AND typrelid IN (SELECT oid FROM pg_class WHERE relkind = 'c'))
+    UNION ALL SELECT 'function ' || proname FROM pg_proc WHERE pronamespace = to_regnamespace(quote_ident(%(schema)s))
     UNION ALL SELECT 'materialized view ' || relname FROM pg_class
-    WHERE relnamespace = %(schema)s::regnamespace AND relkind = 'm'
+    WHERE relnamespace = to_regnamespace(quote_ident(%(schema)s)) AND relkind = 'm'
     UNION ALL SELECT 'sequence ' || relname FROM pg_class
-    WHERE relnamespace = %(schema)s::regnamespace AND relkind = 'S' AND NOT EXISTS (
+    WHERE relnamespace = to_regnamespace(quote_ident(%(schema)s)) AND relkind = 'S' AND NOT EXISTS (
         SELECT FROM pg_depend WHERE objid = pg_class.oid AND classid = 'pg_class'::regclass AND deptype IN ('a', 'i')
     )
     ORDER BY 1
@@ -53,7 +54,7 @@ def create(target: Target, connection: Connection) -> list[str]:
     check(target.dsn, framework)
     drop(target, connection, [])
     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(target.other_schema)))
-    migrate(target.dsn_of_other(), [each for each in framework if each.component != "rebuild"])
+    migrate(target.dsn_of_other(), framework)
     tables, others = _tables(connection, target.other_schema), _not_moved(connection, target.other_schema)
     migrate(target.dsn_of_other(), target.own_migrations)
     own = sorted(_tables(connection, target.other_schema) - tables - {"schema_migrations"})
@@ -81,7 +82,8 @@ def drop(target: Target, connection: Connection, tables: list[str]) -> None:
 
 
 VIEWS = """
-    SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'v' ORDER BY oid DESC
+    SELECT relname FROM pg_class
+    WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relkind = 'v' ORDER BY oid DESC
 """
 
 

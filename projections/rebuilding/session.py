@@ -9,8 +9,7 @@ from time import monotonic
 from psycopg import Connection, sql
 
 from infrastructure.backoff import Backoff
-from infrastructure.migrate import check
-from projections import versions
+from infrastructure.migrate import migrate
 from projections.rebuilding import schema, state
 from projections.rebuilding.carry import carry
 from projections.rebuilding.differences import Differences
@@ -30,6 +29,9 @@ from projections.rebuilding.workers import fill
 
 CLOSE = 200
 """Events: when a page had no more than these, the other tables have caught up with the store."""
+
+USUAL_LAG = 5.0
+"""Seconds in which a live runner that keeps up applies what the rebuild has just read."""
 
 Tell = Callable[[str, Progress, int], None]
 """What is done now, how far the workers are, and the highest position stored."""
@@ -87,7 +89,7 @@ class Session:
         self.catch_up()
         wait_for_old_snapshots(self.connection, self.target.name, stop, patience)
         sides = self.sides(self._reached())
-        self._wait_for_the_live_runner(sides, stop, patience)
+        self._wait_for_the_live_runner(sides, stop, min(patience, USUAL_LAG))
         swap = Swap(self.target, self.rebuild, self.live, sides, self.source, self.catch_up, differences)
         return swap.run(stop, patience)
 
@@ -146,7 +148,7 @@ class Session:
 
 @contextmanager
 def session(target: Target) -> Iterator[Session]:
-    """Raises RebuildRefused while another process has one, NeedsDirectConnection, SchemaOutdated, psycopg.Error."""
-    check(target.dsn, [versions.MIGRATIONS])
+    """Raises RebuildRefused while another process has one, NeedsDirectConnection, psycopg.Error."""
+    migrate(target.dsn, [state.MIGRATIONS])
     with target.connect() as connection, state.alone(connection, target), target.connect_store() as store:
         yield Session(target, connection, Source(target, store), schema.live_schema(connection))

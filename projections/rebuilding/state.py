@@ -5,12 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from psycopg import Connection
 
+from infrastructure.migrate import Migrations
 from infrastructure.pooler import require_direct
 from projections.rebuilding.errors import RebuildRefused
 from projections.rebuilding.target import Target
+
+MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "migrations")
+"""Brought to a database by the first rebuild there."""
 
 # Of the session: however the process ends, the server lets go of it.
 TRY_ALONE = "SELECT pg_try_advisory_lock(hashtextextended(%s, 7))"

@@ -15,7 +15,7 @@ from projections.base import Projection
 from projections.loading import Feed, LoadedProjection, load_projection
 from projections.rebuilding.errors import RebuildRefused
 
-FRAMEWORK = frozenset({"inbox", "store_feed", "rebuild", "effects"})
+FRAMEWORK = frozenset({"inbox", "store_feed", "effects"})
 """Components whose tables are not made from events: they stay where they are, whatever is swapped."""
 
 PATIENT = Timeouts(lock=10.0, statement=3_600.0, idle_in_transaction=60.0)
