@@ -14,12 +14,13 @@ from infrastructure.outgoing import MessageMapper
 from infrastructure.postgres import connect
 from infrastructure.published import event_ids_of
 from projections import inbox, order_summary
-from projections.order_summary.projection import OrderSummary
+from projections.order_summary.projection import PROJECTION, OrderSummary
 from projections.waiting import EventWatch, PositionWatch
 from tests.support import projecting, summaries
+from tests.support.feeding import feeding
 from tests.support.kafka import Kafka, MakeTopic
 from tests.support.messages import Sender
-from tests.support.summaries import Summary, command, feeding, fold, orders_in, place_and_cancel, with_summary
+from tests.support.summaries import OUTBOXES, Summary, command, fold, orders_in, place_and_cancel, with_summary
 from tests.support.wait import eventually
 
 
@@ -52,7 +53,7 @@ class ByStore(Fed):
         self._watch = PositionWatch(store, summaries.NAME)
 
     def running(self, many: int = 1) -> AbstractContextManager[None]:
-        return feeding(self.store, many, consume_batch_size=7)
+        return feeding(self.store, PROJECTION, OUTBOXES, many, consume_batch_size=7)
 
     def deliver(self) -> None:
         """It is where it is read."""
@@ -82,7 +83,7 @@ class ByKafka(Fed):
     def deliver(self) -> None:
         with connect(self.store, application_name="test") as store:
             reader = EventReader(store)
-            mapper = MessageMapper(summaries.OUTBOXES[0], reader.namespace())
+            mapper = MessageMapper(OUTBOXES[0], reader.namespace())
             events = reader.read(self._sent, 100_000).events
         for _ in range(2):
             for event in events:
@@ -93,7 +94,7 @@ class ByKafka(Fed):
 
     def wait_for(self, order_id: str, version: int, position: int, timeout: float) -> bool:
         with connect(self.store, application_name="test") as store:
-            ids = event_ids_of(store, summaries.OUTBOXES[0], order_id, version)
+            ids = event_ids_of(store, OUTBOXES[0], order_id, version)
         assert len(ids) == 1
         return all(self._watch.wait_for(event_id, timeout) for event_id in ids)
 

@@ -1,9 +1,8 @@
-"""The order summary in a database: what it should hold by the stored events, what it holds, and runners to fill it."""
+"""The order summary in a database: what it should hold by the stored events, and what it holds."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from threading import Event, Thread
 
 from domain.event_mapper import EventMapper
 from domain.orders.application import Orders
@@ -14,11 +13,8 @@ from infrastructure.event_store import store_env
 from infrastructure.migrate import migrate
 from infrastructure.outbox import load_outbox
 from infrastructure.postgres import Connection, connect
-from infrastructure.settings import Settings
-from projections.base import Projection
 from projections.order_summary import MIGRATIONS
 from projections.order_summary.projection import PROJECTION
-from projections.store_process import StoreRunner
 
 OUTBOXES = [load_outbox("domain.orders")]
 NAME = PROJECTION.consumer_name
@@ -87,26 +83,3 @@ def read(connection: Connection) -> Summary:
         {order_id: tuple(rest) for order_id, *rest in summaries.fetchall()},
         {(customer, currency): tuple(map(int, counts)) for customer, currency, *counts in totals.fetchall()},
     )
-
-
-def settings(dsn: str, **changes: object) -> Settings:
-    return Settings.model_validate({"store_dsn": dsn, **changes})
-
-
-@contextmanager
-def feeding(
-    dsn: str, many: int = 1, projection: Projection = PROJECTION, only: Sequence[int] = (), **changes: object
-) -> Iterator[None]:
-    """So many processes of the projection, as threads of this one. changes: to the settings."""
-    stop = Event()
-    runners = [StoreRunner(projection, OUTBOXES, dsn, settings(dsn, **changes), only) for _ in range(many)]
-    threads = [Thread(target=runner.run, args=(stop,), name="feeding") for runner in runners]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(20.0)
-            assert not thread.is_alive(), "a runner did not stop"
