@@ -13,7 +13,7 @@ class Fault(StrEnum):
     """It passes by itself: the database is away, read-only or busy, or others hold a lock. The same batch is
     tried again, after a while; no attempt is spent, and no event is blamed."""
     INSTALLATION = "installation"
-    """Any event would fail: log-in, grants, tables, their version, disk. Somebody has to repair it; until then as above."""
+    """Any event would fail: log-in, grants, tables or their version, disk. Until somebody repairs it, as above."""
     EVENT = "event"
     """The database does not take what this event says, now or later: quarantine, without another attempt."""
     HANDLER = "handler"
