@@ -24,7 +24,11 @@ logger = logging.getLogger(__name__)
 MARGIN_MS = 86_400_000
 """A day: what clocks may differ by, and a relay that was away may be late by."""
 
-ATTEMPTS = 10
+LOCK_SECONDS = 0.5
+"""For the connection: the longest that consumers queue behind us. Shorter than PostgreSQL waits before it looks for
+a deadlock: a claim of an old id and we may wait for each other, and then it is we who give way."""
+
+ATTEMPTS = 20
 
 Limits = Mapping[str, Sequence[Limit]]
 """What may still be delivered to each consumer that is known."""
@@ -130,7 +134,7 @@ def prune(
     """Drops ranges, the oldest first, until one has to stay; returns those dropped, and the one that stays.
 
     limits: from before this call, of the consumer that is asked for and of every other that is known; they only
-    ever grow. The connection needs short lock timeouts and long ones for statements. Raises InboxBusy, psycopg.Error.
+    ever grow. The connection has lock timeouts of LOCK_SECONDS. Raises InboxBusy, psycopg.Error.
     """
     verdicts: list[Verdict] = []
     for each in _past(connection):
@@ -170,10 +174,12 @@ def _reasons(usage: Usage, range_: Range, limits: Limits, margin_ms: int) -> Ite
     if usage.consumer_name not in limits:
         yield f"{usage.consumer_name} has rows in it, and no projection of that name is known here"
         return
-    prefix = f"{usage.consumer_name}: "
-    yield from (prefix + why for why in _too_late(range_.ends_at_ms + margin_ms, limits[usage.consumer_name]))
-    if any(_too_late(usage.last_ms + margin_ms, limits[usage.consumer_name])):
-        yield f"{prefix}an event of it was applied as late as {utc(usage.last_ms)}"
+    own = limits[usage.consumer_name]
+    too_young = [f"{usage.consumer_name}: {why}" for why in _too_late(range_.ends_at_ms + margin_ms, own)]
+    yield from too_young
+    if not too_young and any(_too_late(usage.last_ms + margin_ms, own)):
+        # Its record is as young as that, whatever the time in its id: the relay may have been late.
+        yield f"{usage.consumer_name}: an event of it was applied as late as {utc(usage.last_ms)}"
 
 
 def _too_late(time_ms: int, limits: Sequence[Limit]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from projections.redelivery import limits, utc
 
 app = typer.Typer(no_args_is_help=True, help="What a projection's inbox remembers of the events it has applied.")
 
-_TIMEOUTS = Timeouts(lock=2.0, statement=3_600.0)
+_TIMEOUTS = Timeouts(lock=pruning.LOCK_SECONDS, statement=3_600.0)
 
 
 @app.callback()
