@@ -8,8 +8,9 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, effects, inbox, orders, project, quarantine, relay, stock
+from counterfoil.commands import db, effects, inbox, orders, project, quarantine, rebuild, relay, stock
 from counterfoil.commands.demo import demo
+from counterfoil.commands.replay import replay
 from counterfoil.commands.status import status
 from counterfoil.output import complain
 from domain.errors import CounterfoilError, problems_of
@@ -50,6 +51,8 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(effects.app, name="effects")
 app.add_typer(project.app, name="project")
+app.add_typer(rebuild.app, name="rebuild")
+app.command()(replay)
 app.command()(status)
 
 

@@ -99,6 +99,12 @@ def read(connection: Connection, projection: str) -> Rebuild | None:
     return Rebuild(State(row[0]), *row[1:]) if row else None
 
 
+def find(connection: Connection, projection: str) -> Rebuild | None:
+    """As `read`, also where there has never been a rebuild."""
+    (exists,) = connection.execute("SELECT to_regclass('rebuilds') IS NOT NULL").fetchone() or (False,)
+    return read(connection, projection) if exists else None
+
+
 def begin(tx: Connection, target: Target, tables: Sequence[str], workers: int) -> None:
     """From position 0."""
     components = [each.component for each in target.own_migrations]

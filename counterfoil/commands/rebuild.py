@@ -1,0 +1,197 @@
+"""Make a projection's tables anew from all stored events, swap them in, and go back if that was wrong."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from counterfoil import arguments
+from counterfoil.groups import RunUnlessTold
+from counterfoil.output import err, print_json, print_table
+from domain.loading import load_business
+from infrastructure.settings import Settings, SettingsError
+from infrastructure.supervisor import stop_on_signals
+from projections import rebuild
+from projections.loading import all_projections
+from projections.rebuilding import state
+from projections.rebuilding.session import Tell
+from projections.rebuilding.state import Progress as Reached
+from projections.rebuilding.swap import Swapped
+from projections.rebuilding.target import Target
+
+app = typer.Typer(
+    cls=RunUnlessTold,
+    no_args_is_help=True,
+    subcommand_metavar="MODULE | COMMAND [ARGS]...",
+    help="Make a projection's tables anew from all events: `rebuild projections.inventory`. Then confirm or roll back.",
+)
+
+INTERRUPTED = 130
+
+Module = Annotated[str, typer.Argument(help="Module of the projection, such as projections.inventory.")]
+Patience = Annotated[
+    float,
+    typer.Option(
+        help="Seconds to wait for the live runner to come as far, and for the swap's locks.",
+        callback=arguments.seconds_to_wait,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    module: Module,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes that share the work, where the projection allows it.")
+    ] = None,
+    swap: Annotated[bool, typer.Option(help="With --no-swap it ends after the comparison.")] = True,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Swap also when rows differ from the live ones.")
+    ] = False,
+    patience: Patience = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build the tables anew beside the live ones, compare, and swap. Interrupted or killed: run it again, it goes on.
+
+    `run` may be left out. Exit code 1 when the tables differ; they are kept, and nothing is swapped then.
+    """
+    stop = stop_on_signals()
+    options = rebuild.Options(workers, swap, accept_differences, patience)
+    with _shown() as tell:
+        outcome = rebuild.rebuild(_target(module), stop, options, tell)
+    if as_json:
+        print_json(asdict(outcome) | {"compared": [_table(*row) for row in _rows(outcome)]})
+    elif outcome.compared:
+        print_table("Compared", _COLUMNS, _rows(outcome))
+    _say_swapped(module, outcome.swapped, outcome.stopped)
+    if swap is False and not outcome.stopped:
+        typer.echo(f"Nothing was swapped. `counterfoil rebuild {module}` goes on from here.", err=True)
+
+
+@app.command()
+def rollback(module: Module, patience: Patience = 60.0) -> None:
+    """Go back to the tables that were live before the swap, once they have caught up. Done again, it goes forward."""
+    stop = stop_on_signals()
+    with _shown() as tell:
+        swapped = rebuild.roll_back(_target(module), stop, patience, tell)
+    _say_swapped(module, swapped, swapped is None)
+
+
+@app.command()
+def confirm(module: Module) -> None:
+    """Drop the tables that were live before the swap. After that there is no way back."""
+    rebuild.confirm(_target(module))
+    typer.echo(f"The former tables of {module} are dropped.", err=True)
+
+
+@app.command()
+def abandon(module: Module) -> None:
+    """Drop what an unfinished rebuild has made."""
+    rebuild.abandon(_target(module))
+    typer.echo(f"The unfinished rebuild of {module} is dropped.", err=True)
+
+
+@app.command()
+def status(
+    module: Annotated[str | None, typer.Argument(help="A projection; all of them without it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which rebuilds there are, and how far they are."""
+    found = [row for name in ([module] if module else _with_a_database()) if (row := _status(name))]
+    if as_json:
+        print_json([dict(zip(_STATUS, row, strict=True)) for row in found])
+    else:
+        print_table("Rebuilds", _STATUS, found)
+
+
+_COLUMNS = ("table", "rows live", "rows rebuilt", "checksum live", "checksum rebuilt")
+_STATUS = ("projection", "state", "version", "position", "highest position", "applied", "started at", "swapped at")
+_Row = tuple[str, int, int, int, int]
+_StatusRow = tuple[str, str, int, int, int, int, datetime, datetime | None]
+
+
+def _target(module: str) -> Target:
+    load_business()  # the store has the events of everybody
+    return Target.of(module, Settings.load().required_store_dsn())
+
+
+def _rows(outcome: rebuild.Outcome) -> list[_Row]:
+    return [
+        (each.table, each.live.rows, each.other.rows, each.live.checksum, each.other.checksum)
+        for each in outcome.compared
+    ]
+
+
+def _table(*row: object) -> dict[str, object]:
+    return {name.replace(" ", "_"): value for name, value in zip(_COLUMNS, row, strict=True)}
+
+
+def _say_swapped(module: str, swapped: Swapped | None, stopped: bool) -> None:
+    if stopped:
+        typer.echo("Interrupted. The same command goes on from here.", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if swapped is None:
+        return
+    back = f"`counterfoil rebuild rollback {module}` goes back"
+    if not swapped.returnable:
+        back = "There is no way back: the live runner had not caught up"
+    typer.echo(
+        f"Swapped; readers waited {swapped.held * 1000:.0f} ms. {back}; "
+        f"`counterfoil rebuild confirm {module}` drops the former tables.",
+        err=True,
+    )
+
+
+def _with_a_database() -> Iterator[str]:
+    for each in all_projections():
+        with suppress(SettingsError):
+            each.dsn()
+            yield f"projections.{each.name}"
+
+
+def _status(module: str) -> _StatusRow | None:
+    target = _target(module)
+    with closing(target.connect()) as connection, closing(target.connect_store()) as store:
+        found = state.find(connection, target.name)
+        if found is None:
+            return None
+        reached = state.progress(connection, target.name)
+        highest = store.execute("SELECT coalesce(max(position), 0) FROM stored_events").fetchone()
+    position = min(reached.positions, default=0)
+    return (
+        module,
+        found.state.value,
+        found.version,
+        position,
+        highest[0] if highest else 0,
+        reached.applied,
+        found.started_at,
+        found.swapped_at,
+    )
+
+
+@contextmanager
+def _shown() -> Iterator[Tell]:
+    """On standard error: what is done, how many positions of how many, events a second, time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("preparing", total=None, rate="")
+
+        def tell(doing: str, reached: Reached, highest: int) -> None:
+            position = min(reached.positions, default=0)
+            progress.update(task, description=doing, completed=position, total=highest)
+            speed = progress.tasks[0].speed
+            progress.update(task, rate=f"{speed:,.0f}/s" if speed else "")
+
+        yield tell
