@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,9 @@ _silent = logging.getLogger(f"{__name__}.librdkafka")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 """The client's own log: whatever matters reaches us as an error, and is logged here by its name."""
+
+warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
+"""Said of a producer that is given up; its successor ends what it left open."""
 
 _CLOSING = 1.0
 """Longest wait for the threads of a producer to end."""

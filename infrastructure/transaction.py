@@ -18,6 +18,7 @@ _SLICE = 0.1
 """Seconds between two looks at the clock, the stop event and the lease."""
 _LOOK_AROUND_EVERY = 100
 """Messages between two looks at the lease while they are handed over."""
+_DROPPED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _ABORTING = 1.0
 """Longest wait for Kafka to acknowledge an abort."""
 
@@ -67,7 +68,7 @@ class Transaction:
             self._start_with_the_mark()
 
     def commit(self, stop: Event, turn: Callable[[], None], patience: Patience) -> Failure | None:
-        """None when it is committed. Otherwise it is not, or nobody knows: call `abort`, then `suspects`.
+        """None when it is committed. Otherwise it is not, or nobody knows: call `abort`, then `cause`.
 
         Gives up when the patience is over. Raises whatever `turn` raises.
         """
@@ -91,14 +92,21 @@ class Transaction:
             return False
         return True
 
-    def suspects(self) -> tuple[list[int], str]:
-        """After an abort: indices of the messages in requests that Kafka refused for good, and its error."""
-        refused = [report for report in self._reports if fault_of(report.error) is Fault.MESSAGE]
-        if not refused:
-            return [], ""
-        places = {(m.topic, m.key, m.value): index for index, m in enumerate(self._messages)}
-        indices = {places.get((each.topic or "", each.key or b"", each.value or b""), -1) for each in refused}
-        return sorted(indices - {-1}), refused[0].error.name()
+    def cause(self, failure: Failure) -> tuple[Failure, Sequence[int]]:
+        """After an abort: what was behind it, by the reports that came with it; and the messages that may be at
+        fault, by index. One alone is: a request that is refused is reported for all messages in it."""
+        reports = [report for report in self._reports if report.error.code() not in _DROPPED]
+        refused = [report for report in reports if fault_of(report.error) is Fault.MESSAGE]
+        if refused:
+            places = {(m.topic, m.key, m.value): index for index, m in enumerate(self._messages)}
+            suspects = sorted(
+                {places[report.topic or "", report.key or b"", report.value or b""] for report in refused}
+            )
+            index = suspects[0] if len(suspects) == 1 else None
+            return Failure(index, refused[0].error.name(), Fault.MESSAGE), suspects
+        if reports:
+            return Failure(None, reports[0].error.name(), fault_of(reports[0].error)), ()
+        return failure, ()
 
     def _hand_over_the_rest(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
         while self._handed_over < len(self._messages) and not self._reports and not self._failure:

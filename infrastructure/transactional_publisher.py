@@ -7,7 +7,6 @@ transaction the messages of a key go to the client in order; when one of them fa
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from threading import Event
 from typing import Any
 
@@ -53,36 +52,35 @@ class TransactionalPublisher:
         topics: that the relay publishes to. changes: to the producer's configuration, such as a smaller queue.
         """
         config = transactional_config(settings, name) | dict(changes or {})
-        self._producer = OwnProducer(config | {"on_delivery": self._report})
+        self.producer = OwnProducer(config | {"on_delivery": self._report})
         self._marks = KeptMarks(settings, name, topics)
         self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
         self._reports: list[Report] = []
 
     def resume(self, stored: Mark, turn: Callable[[], None]) -> Mark:
         """A third of the time to stop is its longest wait, because it hears of no stop."""
-        self._producer.close()
+        self.producer.close()
         turn()
         patience = Patience(self._patience_when_stopping, self._patience_when_stopping)
         try:
-            producer = self._producer.get()
+            producer = self.producer.get()
             resume(producer.init_transactions, producer, turn, patience.is_over)
             kept = self._marks.read(turn, patience)
         except BaseException as error:
-            self._producer.close()
+            self.producer.close()
             if isinstance(error, KafkaException):
-                raise _failed(Failure.of(error), self._producer.complaint) from None
+                raise _failed(Failure.of(error), self.producer.complaint) from None
             raise
         return _further(stored, kept)
 
     def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Callable[[], None]) -> Sending:
         """Raises RuntimeError when it was not resumed, or not again after a failure."""
-        if not self._producer.is_made:
+        if not self.producer.is_made:
             raise RuntimeError("resume comes before the first send, and after each failure")
         turn()
         if not messages:
             return _NothingToSend()
-        patience = Patience(self._patience, self._patience_when_stopping)
-        sending = _Sending(self._producer, partial(self._transaction, messages, covers), len(messages), patience)
+        sending = _Sending(self, messages, covers, Patience(self._patience, self._patience_when_stopping))
         try:
             sending.start(turn)
         except BaseException:
@@ -92,14 +90,15 @@ class TransactionalPublisher:
 
     def close(self) -> None:
         """Takes a second at most. `resume` makes a new producer."""
-        self._producer.close()
+        self.producer.close()
         self._marks.close()
 
-    def _transaction(
+    def transaction(
         self, messages: Sequence[OutgoingMessage], covers: Mark, alone: Collection[int] = ()
     ) -> Transaction:
+        """Not begun yet. alone: indices of messages that are to share no request."""
         mark, group = self._marks.offsets(covers), self._marks.group
-        return Transaction(self._producer.get(), messages, mark, group, self._reports, alone)
+        return Transaction(self.producer.get(), messages, mark, group, self._reports, alone)
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -111,10 +110,10 @@ class _Sending:
     alone, which tells the culprit from its neighbours, and does without one where only the request was too large."""
 
     def __init__(
-        self, producer: OwnProducer, begin: Callable[..., Transaction], count: int, patience: Patience
+        self, publisher: TransactionalPublisher, messages: Sequence[OutgoingMessage], covers: Mark, patience: Patience
     ) -> None:
-        self._producer, self._begin, self._count, self._patience = producer, begin, count, patience
-        self._transaction = begin()
+        self._publisher, self._messages, self._covers, self._patience = publisher, messages, covers, patience
+        self._transaction = publisher.transaction(messages, covers)
 
     def start(self, turn: Callable[[], None]) -> None:
         self._transaction.hand_over(turn)
@@ -123,34 +122,40 @@ class _Sending:
         try:
             failure, suspects = self._commit(stop, turn)
             if len(suspects) > 1 and not stop.is_set():
-                self._transaction = self._begin(suspects)
-                self._transaction.hand_over(turn)
-                failure, suspects = self._commit(stop, turn)
+                failure = self._once_more(suspects, stop, turn)
         except BaseException:
             self.drop()
             raise
+        producer = self._publisher.producer
         if failure is None:
-            self._producer.is_well()
-            return self._count
-        self._producer.replace()
+            producer.is_well()
+            return len(self._messages)
+        producer.replace()
         if stop.is_set():
             return 0
-        raise _failed(failure, self._producer.complaint)
+        raise _failed(failure, producer.complaint)
 
     def drop(self) -> None:
         self._transaction.abort()
-        self._producer.replace()
+        self._publisher.producer.replace()
 
     def _commit(self, stop: Event, turn: Callable[[], None]) -> tuple[Failure | None, Sequence[int]]:
         """Why not, when it is not committed, and which messages are suspected."""
         failure = self._transaction.commit(stop, turn, self._patience)
         if failure is None:
             return None, ()
-        aborted = self._transaction.abort()
-        suspects, error = self._transaction.suspects()
-        if suspects:
-            failure = Failure(suspects[0] if len(suspects) == 1 else None, error, Fault.MESSAGE)
-        return failure, suspects if aborted else ()
+        self._transaction.abort()
+        return self._transaction.cause(failure)
+
+    def _once_more(self, suspects: Sequence[int], stop: Event, turn: Callable[[], None]) -> Failure | None:
+        """With a new producer, because the refused one lost count of its messages in the topic. Like each new one it
+        looks first whether somebody else has published them meanwhile."""
+        before = Mark(self._messages[0].position - 1, self._covers.generation)
+        if self._publisher.resume(before, turn) != before:
+            return Failure(None, "_FENCED", Fault.PRODUCER)
+        self._transaction = self._publisher.transaction(self._messages, self._covers, suspects)
+        self._transaction.hand_over(turn)
+        return self._commit(stop, turn)[0]
 
 
 class _NothingToSend:
