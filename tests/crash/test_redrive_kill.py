@@ -12,7 +12,7 @@ from tests.support.large import limit_messages, note_of
 from tests.support.parcels import Parcels, parcels_in
 from tests.support.processes import Program, Programs
 from tests.support.published import published
-from tests.support.relay_program import BEFORE_ACK, BEFORE_CHECKPOINT, BEFORE_PRODUCE
+from tests.support.relay_program import BEFORE_ACK, BEFORE_CHECKPOINT
 from tests.support.relays import checkpoint_of, in_order, relay_program, repeats_are_identical, steps
 from tests.support.wait import eventually
 
@@ -30,7 +30,7 @@ def quarantine(store_dsn: str) -> Iterator[OutgoingQuarantine]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize(("point", "fewest_repeats"), [(BEFORE_PRODUCE, 0), (BEFORE_ACK, 0), (BEFORE_CHECKPOINT, 4)])
+@pytest.mark.parametrize(("point", "fewest_repeats"), [(BEFORE_ACK, 0), (BEFORE_CHECKPOINT, 4)])
 def test_a_relay_killed_while_it_redrives_repeats_and_loses_and_reorders_nothing(
     store_dsn: str,
     kafka: Kafka,
