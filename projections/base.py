@@ -52,6 +52,9 @@ class Projection(ABC):
     """Columns by table that no event fills but people, such as pieces on hand: a rebuild copies them from the live
     tables, key and all. The other columns of such a table need defaults."""
 
+    kept: Sequence[str] = ()
+    """Tables of its migrations that no event fills, nor people: a rebuild leaves them where they are."""
+
     agreeing: Mapping[str, Sequence[str]] | None = None
     """SQL expressions by table in which rebuilt rows and live ones of the same key must agree; with None all columns of
     all tables, as far as both have them. A table that is not named is not compared row by row."""

@@ -13,6 +13,7 @@ ORDER_CONFIRMED = "order-confirmed"
 class Notifications(Projection):
     consumer_name = "order-notifications"
     contracts = (OrderPlaced,)
+    kept = ("delivered_notifications",)
 
     def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
         match contract:

@@ -59,6 +59,7 @@ class OrderSummary(BatchProjection):
 
     consumer_name = "order-summary"
     contracts = (OrderPlaced, OrderCancelled)
+    rebuilt_in_parallel = True
 
     def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Quarantine]:
         placed: dict[str, OrderPlaced] = {}

@@ -11,7 +11,9 @@ from domain.contracts import Contract
 from infrastructure.event_reader import RecordedEvent
 from infrastructure.postgres import cause_of
 from infrastructure.shards import shard_of
-from projections.base import BatchProjection, Projection, Quarantine
+from projections.applying import apply_contracts
+from projections.base import Quarantine
+from projections.effects import silence
 from projections.faults import is_no_event_at_fault
 from projections.rebuilding.errors import RebuildStopped, Superseded
 from projections.rebuilding.source import Source, Told
@@ -123,7 +125,7 @@ class Filler:
             keep, refused = _sort_out(todo, refusals, self._held)
             try:
                 with self._other.transaction():
-                    _hand_over([each.contract for each in keep], self._target.projection, self._other)
+                    self._hand_over([each.contract for each in keep])
             except _Refused as answer:
                 refusals |= answer.reasons
                 continue
@@ -142,6 +144,12 @@ class Filler:
                 raise Superseded(self._target.name)
             self.apply(contracts)
         self.position = position
+
+    def _hand_over(self, contracts: Sequence[Contract]) -> None:
+        silence(self._other)
+        refused = apply_contracts(contracts, self._target.projection, self._other, lambda: None)
+        if refused:
+            raise _Refused(refused)
 
     def _write_down(self, applied: Sequence[Placed], refused: Mapping[Placed, str]) -> None:
         """What the other tables hold, for comparing it with the live inbox. (The store's own feed has positions.)"""
@@ -168,20 +176,6 @@ class _Refused(Exception):
 
     def __init__(self, answers: Mapping[str, Quarantine]) -> None:
         self.reasons = {event_id: answer.reason for event_id, answer in answers.items()}
-
-
-def _hand_over(contracts: Sequence[Contract], projection: Projection, tx: Connection) -> None:
-    """As in a live batch. Raises _Refused."""
-    if not contracts:
-        return
-    projection.prepare(contracts, tx)
-    if isinstance(projection, BatchProjection):
-        answers = projection.handle_batch(contracts, tx)
-    else:
-        handled = ((contract.event_id, projection.handle(contract, tx)) for contract in contracts)
-        answers = {event_id: answer for event_id, answer in handled if answer is not None}
-    if answers:
-        raise _Refused(answers)
 
 
 def _sort_out(

@@ -57,10 +57,13 @@ def create(target: Target, connection: Connection) -> list[str]:
     migrate(target.dsn_of_other(), framework)
     tables, others = _tables(connection, target.other_schema), _not_moved(connection, target.other_schema)
     migrate(target.dsn_of_other(), target.own_migrations)
-    own = sorted(_tables(connection, target.other_schema) - tables - {"schema_migrations"})
+    own = sorted(_tables(connection, target.other_schema) - tables - {"schema_migrations", *target.projection.kept})
     if stuck := sorted(_not_moved(connection, target.other_schema) - others):
         drop(target, connection, [])
         raise RebuildRefused(target.name, f"its migrations make what a swap cannot move: {', '.join(stuck)}")
+    if not own:
+        drop(target, connection, [])
+        raise RebuildRefused(target.name, "none of its tables is made from events")
     with target.connect_other() as other:
         other.execute(REBUILT_EVENTS)
     return own

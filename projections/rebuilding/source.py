@@ -6,10 +6,10 @@ from typing import NamedTuple
 from domain.contracts import Contract
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.outbox import load_outbox
-from infrastructure.outgoing import MessageMapper, Unmappable
 from infrastructure.postgres import Connection
 from projections.rebuilding.errors import RebuildStopped
 from projections.rebuilding.target import Target
+from projections.stored_contracts import ContractMapper
 
 # Whatever is visible, gaps or not: what has been applied live was visible before.
 READ_VISIBLE = """
@@ -31,19 +31,19 @@ class Source:
     def __init__(self, target: Target, store: Connection) -> None:
         """store: in autocommit mode, for this alone."""
         self._store = store
-        self._name, self._wanted = target.name, target.projection.contracts
+        self._name = target.name
         self.reader = EventReader(store)
-        namespace = self.reader.namespace()
-        self._mappers = [MessageMapper(load_outbox(name), namespace) for name in target.outboxes]
+        outboxes = [load_outbox(name) for name in target.outboxes]
+        self._mapper = ContractMapper(target.projection, outboxes, self.reader.namespace())
 
     def told(self, events: Sequence[RecordedEvent]) -> tuple[list[Told], RebuildStopped | None]:
         """All of them, or those before the first that cannot be mapped, and why that cannot."""
         told: list[Told] = []
         for event in events:
-            try:
-                told.append(Told(event, self._contracts(event)))
-            except Unmappable as error:
-                return told, RebuildStopped(self._name, error.position, None, error.problem)
+            mapped = self._mapper.map((event,))
+            if mapped.unmappable:
+                return told, RebuildStopped(self._name, event.position, None, mapped.unmappable.problem)
+            told.append(Told(event, mapped.contracts))
         return told, None
 
     def visible(self, after: int, limit: int) -> list[Told]:
@@ -56,11 +56,3 @@ class Source:
         if stopped:
             raise stopped
         return told
-
-    def _contracts(self, event: RecordedEvent) -> Sequence[Contract]:
-        return [
-            contract
-            for mapper in self._mappers
-            for contract in mapper.contracts(event)
-            if isinstance(contract, self._wanted)
-        ]

@@ -11,11 +11,12 @@ from infrastructure.by_name import module_or_problem
 from infrastructure.migrate import Migrations
 from infrastructure.outbox import load_outbox
 from infrastructure.postgres import Connection, Timeouts, connect
+from projections import effects, inbox, positions
 from projections.base import Projection
 from projections.loading import Feed, LoadedProjection, load_projection
 from projections.rebuilding.errors import RebuildRefused
 
-FRAMEWORK = frozenset({"inbox", "store_feed", "effects"})
+FRAMEWORK = frozenset({inbox.MIGRATIONS.component, positions.MIGRATIONS.component, effects.COMPONENT})
 """Components whose tables are not made from events: they stay where they are, whatever is swapped."""
 
 PATIENT = Timeouts(lock=10.0, statement=3_600.0, idle_in_transaction=60.0)
@@ -64,7 +65,7 @@ class Target:
 
     @property
     def has_effects(self) -> bool:
-        return any(each.component == "effects" for each in self.loaded.migrations)
+        return any(each.component == effects.COMPONENT for each in self.loaded.migrations)
 
     @property
     def other_schema(self) -> str:
