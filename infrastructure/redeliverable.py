@@ -24,7 +24,7 @@ class Redeliverable:
     unread: Sequence[Record]
 
 
-def redeliverable(settings: Settings, group: str, topics: Sequence[str], timeout: float = 10.0) -> Redeliverable:
+def redeliverable(settings: Settings, group: str, topics: Sequence[str], timeout: float = 5.0) -> Redeliverable:
     """Raises KafkaException when the cluster does not answer a question within `timeout` seconds."""
     config = connection_config(settings) | {"log_level": 0}
     reading = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}

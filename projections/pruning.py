@@ -50,7 +50,11 @@ USAGE = sql.SQL("""
     FROM (
         {table} SELECT consumer_name, event_id, processed_at FROM processed_events_rest WHERE event_id < {end}
     ) AS known
-    WHERE event_id ~ {our_shape} GROUP BY consumer_name ORDER BY consumer_name
+    WHERE event_id ~ {our_shape} AND NOT EXISTS (
+        SELECT FROM inbox_horizons AS horizon
+        WHERE horizon.consumer_name = known.consumer_name AND known.event_id < horizon.event_id
+    )
+    GROUP BY consumer_name ORDER BY consumer_name
 """)
 OF_ITS_TABLE = sql.SQL("SELECT consumer_name, event_id, processed_at FROM {} UNION ALL")
 PARKED = """

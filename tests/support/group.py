@@ -25,6 +25,15 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
     return position.offset if position.offset >= 0 else None
 
 
+def commit(bootstrap: str, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    """As a member of the group would; it must have none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
 def forget(bootstrap: str, group: str) -> None:
     """Deletes the group with its offsets; it must have no members."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})

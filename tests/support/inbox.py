@@ -4,8 +4,10 @@ import secrets
 from collections.abc import Iterable
 from datetime import timedelta
 
+from confluent_kafka import Producer
 from psycopg import Connection
 
+from domain.contracts import Contract
 from infrastructure.migrate import migrate
 from projections import inbox
 from projections.inbox_ranges import now_ms
@@ -71,3 +73,10 @@ def make_old_range(connection: Connection, ms: int) -> str:
 def migrated(dsn: str) -> str:
     migrate(dsn, [inbox.MIGRATIONS])
     return dsn
+
+
+def send_at(bootstrap: str, topic: str, contract: Contract, ms: int) -> None:
+    """As if it had been published at that Unix time; returns when Kafka has it."""
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(topic, contract.to_bytes(), contract.key.encode(), partition=0, timestamp=ms)
+    assert producer.flush(20.0) == 0

@@ -1,0 +1,76 @@
+"""`counterfoil inbox prune` forgets what Kafka cannot bring again, says what keeps the rest, and never guesses."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from psycopg import Connection
+
+from domain.orders.public_contracts import OrderCancelled, OrderPlaced
+from projections.inventory.projection import PROJECTION
+from tests.acceptance.test_command_line import Run, in_environment
+from tests.support.group import commit, delete_records
+from tests.support.inbox import days_ago, horizons, id_at, known, remember_from, send_at
+from tests.support.inventory import connected
+from tests.support.kafka import EmptyTopics, Kafka
+from tests.support.messages import placed
+
+pytestmark = pytest.mark.kafka
+
+NAME, TOPIC = PROJECTION.consumer_name, OrderPlaced.topic
+
+
+@pytest.fixture
+def house(inventory_dsn: str) -> Iterator[Connection]:
+    with connected(inventory_dsn) as connection:
+        yield connection
+
+
+@pytest.fixture
+def counterfoil(inventory_dsn: str, kafka: Kafka, empty_topics: EmptyTopics) -> Run:
+    empty_topics(TOPIC, OrderCancelled.topic)
+    return in_environment(
+        {"COUNTERFOIL_INVENTORY_DSN": inventory_dsn, "COUNTERFOIL_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap}
+    )
+
+
+def kept_by(counterfoil: Run, *options: str) -> list[list[str]]:
+    result = counterfoil("inbox", "prune", "projections.inventory", "--json", *options)
+    assert result.returncode == 0, result.stderr
+    return [each["kept_by"] for each in json.loads(result.stdout)]
+
+
+def test_a_range_goes_when_topics_offsets_and_time_allow_it(counterfoil: Run, kafka: Kafka, house: Connection) -> None:
+    first, second = remember_from(house, NAME, 60), remember_from(house, NAME, 40)
+    young = remember_from(house, NAME, 5)
+    # Published just now and of fifty days ago: the topic still has it, whatever its retention.
+    late = placed("ord_1", event_id=id_at(days_ago(house, 50)))
+    send_at(kafka.bootstrap, TOPIC, late, days_ago(house, 0))
+    rehearsed = kept_by(counterfoil, "--dry-run")
+    assert rehearsed[0] == []
+    assert any(f"{TOPIC}/0 still has a record of" in reason for reason in rehearsed[1])
+    assert any(f"{TOPIC}/0 has a record of" in reason and "not yet read" in reason for reason in rehearsed[1])
+    assert any(f"{TOPIC} keeps its records for 168 h" in reason for reason in rehearsed[-1])
+    assert (known(house, NAME), horizons(house)) == ({*first, *second, *young}, {})
+
+    kept_by(counterfoil)
+    assert known(house, NAME) == {*second, *young}
+
+    commit(kafka.bootstrap, NAME, TOPIC, 1)
+    assert not any("not yet read" in reason for reason in kept_by(counterfoil)[0])
+    assert known(house, NAME) == {*second, *young}
+
+    delete_records(kafka.bootstrap, TOPIC, before=1)
+    kept_by(counterfoil)
+    assert known(house, NAME) == set(young)
+    assert horizons(house) == {NAME: f"evt_{int(second[0][4:9], 16) + 1:05x}"}
+
+
+def test_without_an_answer_from_kafka_nothing_is_forgotten(inventory_dsn: str, house: Connection) -> None:
+    ids = remember_from(house, NAME, 60)
+    counterfoil = in_environment(
+        {"COUNTERFOIL_INVENTORY_DSN": inventory_dsn, "COUNTERFOIL_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    )
+    result = counterfoil("inbox", "prune", "projections.inventory")
+    assert (result.returncode, "Nothing was dropped" in result.stderr) == (1, True)
+    assert known(house, NAME) == set(ids)
