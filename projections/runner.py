@@ -10,6 +10,7 @@ import psycopg
 
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
+from infrastructure.hints import NOTIFY_PROJECTED, HintSender
 from infrastructure.postgres import cause_of
 from infrastructure.record import Record
 from infrastructure.settings import Settings
@@ -51,7 +52,8 @@ class Runner:
         self._projection, self._settings, self._longest_batch = projection, settings, longest_batch
         self._name = projection.consumer_name
         self._decoder = Decoder(projection.contracts)
-        self._database = Database(dsn, f"counterfoil project {self._name}")
+        self._dsn, self._database = dsn, Database(dsn, f"counterfoil project {self._name}")
+        self._applied: HintSender | None = None
         self._limits = Limits(settings.quarantine_per_key, settings.quarantine_total)
         self._gauge = QuarantineGauge(self._name)
         self._batch_size = settings.consume_batch_size
@@ -64,6 +66,7 @@ class Runner:
         Raises what cannot be waited out, such as SubscriberFailed: run it again, after a while.
         """
         patience = self._settings.stop_grace / 2  # the other half is for Kafka
+        applied = self._applied = HintSender(self._dsn, NOTIFY_PROJECTED)
         try:
             self._wait_for_our_version(stop)
             if stop.is_set():
@@ -76,6 +79,7 @@ class Runner:
                     self.step(subscriber, stop)
         finally:
             self._database.drop()
+            applied.close()
 
     def step(self, subscriber: Subscriber, stop: Event) -> bool:
         """One batch, from poll to committed offset. True when there was one and all of it is settled."""
@@ -90,6 +94,8 @@ class Runner:
         try:
             settler.settle(list(self._read(records, subscriber)))
             settled = True
+            if self._applied:
+                self._applied.hint()
         except StopAsked:
             logger.info("the batch is rolled back to stop in time", extra={"consumer": self._name})
         except OtherVersion:

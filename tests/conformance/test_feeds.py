@@ -13,7 +13,7 @@ from infrastructure.migrate import Migrations, migrate
 from infrastructure.outgoing import MessageMapper
 from infrastructure.postgres import connect
 from infrastructure.published import event_ids_of
-from projections import inbox, order_summary
+from projections import inbox, order_summary, waiting
 from projections.order_summary.projection import PROJECTION, OrderSummary
 from projections.waiting import EventWatch, PositionWatch
 from tests.support import projecting, summaries
@@ -146,7 +146,10 @@ def test_two_runners_and_one_that_comes_later_make_the_same_as_one(fed: Fed) -> 
         eventually(lambda: fed.summary() == fold(fed.store), within=60)
 
 
-def test_who_waits_for_an_event_reads_what_it_has_changed(fed: Fed) -> None:
+def test_who_waits_for_an_event_is_woken_by_a_hint_and_reads_what_it_has_changed(
+    fed: Fed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "POLL", 1_000.0)  # only a hint can wake anybody
     with orders_in(fed.store) as orders, fed.running():
         answer = orders.place(command("ord_1", price=500))
         fed.deliver()
