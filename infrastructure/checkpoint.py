@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
-from typing import LiteralString
 
 from infrastructure.lease import Lease, Shard
 from infrastructure.postgres import Connection
@@ -11,20 +10,8 @@ from infrastructure.postgres import Connection
 ADVANCE = """
     UPDATE relay_checkpoints
     SET position = %(to)s, anchor = %(anchor)s,
-        lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
-        held_position = CASE WHEN held_position > %(to)s THEN held_position END,
-        held_reason = CASE WHEN held_position > %(to)s THEN held_reason END,
-        held_since = CASE WHEN held_position > %(to)s THEN held_since END
+        lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp()
     WHERE relay = %(relay)s AND shard = %(shard)s AND epoch = %(epoch)s AND owner = %(owner)s AND position = %(from)s
-    RETURNING 1
-"""
-
-HOLD = """
-    UPDATE relay_checkpoints
-    SET lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s', beat_at = clock_timestamp(),
-        held_position = %(held)s, held_reason = %(reason)s,
-        held_since = CASE WHEN held_position = %(held)s THEN held_since ELSE clock_timestamp() END
-    WHERE relay = %(relay)s AND shard = %(shard)s AND epoch = %(epoch)s AND owner = %(owner)s AND position < %(held)s
     RETURNING 1
 """
 
@@ -33,7 +20,7 @@ ANCHOR = "SELECT anchor FROM relay_checkpoints WHERE relay = %s AND shard = %s"
 READ_CHECKPOINTS = """
     SELECT relay, shard, shards, generation, position, anchor, epoch, owner,
            lease_expires_at > clock_timestamp(), beat_at,
-           extract(epoch FROM clock_timestamp() - beat_at)::float8, held_position, held_reason, held_since,
+           extract(epoch FROM clock_timestamp() - beat_at)::float8,
            coalesce(paused_until > clock_timestamp(), false), paused_since
     FROM relay_checkpoints WHERE relay = %s ORDER BY shard
 """
@@ -44,8 +31,7 @@ class CheckpointStatus:
     """The row of a relay's shard, for people and health checks. Times are the database's; ages are seconds.
 
     generation: how often it was moved back or its shards were changed. anchor: fingerprint of the event at
-    `position`. leased: whether its owner's lease runs. held_position: an event that the relay cannot pass, and
-    why. paused: whether nobody may publish for it now.
+    `position`. leased: whether its owner's lease runs. paused: whether nobody may publish for it now.
     """
 
     relay: str
@@ -59,9 +45,6 @@ class CheckpointStatus:
     leased: bool | None
     beat_at: datetime
     beat_age: float
-    held_position: int | None
-    held_reason: str | None
-    held_since: datetime | None
     paused: bool
     paused_since: datetime | None
 
@@ -71,7 +54,7 @@ def advance(
 ) -> None:
     """Moves the checkpoint from the position that was read to a higher one, and renews the lease with it.
 
-    anchor: fingerprint of the event at `to_position`. Ends a hold at or below that. One round trip.
+    anchor: fingerprint of the event at `to_position`. One round trip.
 
     Guarantees: only the current acquisition moves the checkpoint, only from where it left it, never back.
     A lease that ran out without a successor still may: what it published is published. When the reply
@@ -80,15 +63,11 @@ def advance(
     """
     if to_position < from_position:
         raise ValueError(f"a checkpoint never moves back: {from_position} to {to_position}")
-    _change(connection, lease, ADVANCE, {"from": from_position, "to": to_position, "anchor": anchor})
-
-
-def hold(connection: Connection, lease: Lease, position: int, reason: str) -> None:
-    """Records that the relay cannot pass the event at `position`; renews the lease. `advance` past it ends the hold.
-
-    reason: for people; no payload. Repeating it keeps the time since when. Raises LeaseLost.
-    """
-    _change(connection, lease, HOLD, {"held": position, "reason": reason})
+    asked_at = monotonic()
+    values = lease.fields | {"from": from_position, "to": to_position, "anchor": anchor}
+    if connection.execute(ADVANCE, values).fetchone() is None:
+        raise lease.lost()
+    lease.renewed(asked_at)
 
 
 def read_anchor(connection: Connection, shard: Shard) -> bytes | None:
@@ -105,12 +84,3 @@ def read_checkpoints(connection: Connection, relay: str) -> list[CheckpointStatu
 def read_checkpoint(connection: Connection, relay: str, shard: int = 0) -> CheckpointStatus | None:
     """None for a relay that has never run or has no such shard."""
     return next((each for each in read_checkpoints(connection, relay) if each.shard == shard), None)
-
-
-def _change(
-    connection: Connection, lease: Lease, statement: LiteralString, values: dict[str, str | int | bytes | None]
-) -> None:
-    asked_at = monotonic()
-    if connection.execute(statement, lease.fields | values).fetchone() is None:
-        raise lease.lost()
-    lease.renewed(asked_at)

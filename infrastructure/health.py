@@ -11,6 +11,7 @@ from eventsourcing.persistence import StoredEvent
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoints
 from infrastructure.event_ids import fingerprint
 from infrastructure.event_reader import HIGHEST_POSITION
+from infrastructure.outgoing_records import count
 from infrastructure.postgres import Connection
 from infrastructure.relay_processes import ALIVE
 
@@ -48,6 +49,7 @@ class RelayHealth:
     """position: the lowest of its shards. highest: of the store. waiting_seconds, beat_age: the largest of its shards'.
 
     leased: whether somebody publishes for every shard. processes: that are alive, those that stand by among them.
+    quarantined: events that wait for a decision, with those behind them, of so many aggregates.
     fault: of the relay, or the first of a shard's.
     """
 
@@ -59,6 +61,8 @@ class RelayHealth:
     paused: bool
     processes: int
     beat_age: float
+    quarantined: int
+    quarantined_aggregates: int
     shards: tuple[ShardHealth, ...]
     fault: str | None
 
@@ -74,6 +78,9 @@ def _relay(connection: Connection, relay: str, checkpoints: Sequence[CheckpointS
     shards = tuple(_shard(connection, checkpoint, highest) for checkpoint in checkpoints)
     waiting = max((shard.waiting_seconds for shard in shards if shard.waiting_seconds is not None), default=None)
     faults = [fault if len(shards) == 1 else f"shard {n}: {fault}" for n, fault in _faults(shards)]
+    quarantined, aggregates = count(connection, relay)
+    if quarantined:
+        faults.append(f"events are in quarantine: `counterfoil quarantine list {relay}`")
     return RelayHealth(
         relay=relay,
         position=min(shard.position for shard in shards),
@@ -83,6 +90,8 @@ def _relay(connection: Connection, relay: str, checkpoints: Sequence[CheckpointS
         paused=any(checkpoint.paused for checkpoint in checkpoints),
         processes=len(connection.execute(ALIVE, (relay,)).fetchall()),
         beat_age=max(shard.beat_age for shard in shards),
+        quarantined=quarantined,
+        quarantined_aggregates=aggregates,
         shards=shards,
         fault=faults[0] if faults else None,
     )
@@ -108,8 +117,6 @@ def _shard(connection: Connection, checkpoint: CheckpointStatus, highest: int) -
 
 
 def _fault(checkpoint: CheckpointStatus, waiting: float) -> str | None:
-    if checkpoint.held_position is not None:
-        return f"held before position {checkpoint.held_position}: {checkpoint.held_reason}"
     if checkpoint.paused:
         if waiting <= LONGEST_SILENCE:
             return None

@@ -131,7 +131,7 @@ LOCK_SHARDS = """
 MOVE_BACK = """
     UPDATE relay_checkpoints
     SET position = %(to)s, anchor = NULL, epoch = epoch + 1, generation = generation + 1,
-        owner = NULL, lease_expires_at = NULL, held_position = NULL, held_reason = NULL, held_since = NULL
+        owner = NULL, lease_expires_at = NULL
     WHERE relay = %(relay)s AND position >= %(to)s
 """
 

@@ -11,6 +11,7 @@ import typer
 
 from counterfoil import arguments
 from counterfoil.output import complain, err, print_fields, print_json, print_table
+from counterfoil.quarantine_incoming import open_incoming
 from counterfoil.quarantine_outgoing import open_outgoing
 from counterfoil.quarantine_side import DetailedEntry, Entry, QuarantineSide, Redriven
 from infrastructure.supervisor import stop_on_signals
@@ -20,9 +21,9 @@ app = typer.Typer(
     help="Events that could not be published (MODULE domain.orders) or not be applied (MODULE projections.inventory).",
 )
 
-_SIDES = {"domain": open_outgoing}
+_SIDES = {"domain": open_outgoing, "projections": open_incoming}
 
-Module = Annotated[str, typer.Argument(help="domain.orders for what could not leave, projections.inventory ...")]
+Module = Annotated[str, typer.Argument(help="domain.orders, or projections.inventory.")]
 EntryId = Annotated[int, typer.Argument(metavar="ID", help="Of the entry, as `list` shows it.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

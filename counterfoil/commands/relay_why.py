@@ -78,8 +78,6 @@ def _finding(store: Connection, shards: Sequence[CheckpointStatus], stop: Event)
 
 
 def _reason(shard: CheckpointStatus) -> str | None:
-    if shard.held_position is not None:
-        return f"is held before position {shard.held_position}: {shard.held_reason}"
     if shard.paused:
         return f"is paused since {shard.paused_since:%Y-%m-%d %H:%M:%S %Z}"
     return None

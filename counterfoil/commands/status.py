@@ -49,7 +49,7 @@ def examine(settings: Settings) -> tuple[list[RelayHealth], list[ProjectionHealt
 def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> None:
     print_table(
         "Relays",
-        ("relay", "shard", "position", "store's highest", "oldest waiting", "last beat", "state"),
+        ("relay", "shard", "position", "store's highest", "oldest waiting", "last beat", "in quarantine", "state"),
         [_row(relay, shard) for relay in relays for shard in relay.shards],
     )
     print_table(
@@ -76,6 +76,7 @@ def _row(relay: RelayHealth, shard: ShardHealth) -> tuple[object, ...]:
         relay.highest,
         _seconds(shard.waiting_seconds),
         _seconds(shard.beat_age),
+        relay.quarantined if shard.shard == 0 else None,  # of all of them
         _state(relay, shard),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from infrastructure import metrics
-from infrastructure.checkpoint import advance, hold, read_checkpoint
+from infrastructure.checkpoint import advance, read_checkpoint
 from infrastructure.lease import Lease, LeaseLost, acquire
 from infrastructure.postgres import Connection
 from tests.support.stored_events import autocommit, proxied
@@ -150,7 +150,6 @@ def test_after_a_takeover_everything_the_old_holder_writes_is_refused(one: Conne
     for write in (
         lambda: advance(one, old, 10, 20),
         lambda: old.renew(one),
-        lambda: hold(one, old, 11, "cannot be mapped"),
     ):
         with pytest.raises(LeaseLost) as lost:
             write()
@@ -160,7 +159,7 @@ def test_after_a_takeover_everything_the_old_holder_writes_is_refused(one: Conne
     assert acquire(one, RELAY, 60) is None, "a late release does not free the successor's lease"
     advance(other, new, 10, 11)
     assert position(other) == 11
-    assert metrics.RELAY_LEASES_LOST.labels(RELAY)._value.get() == lost_before + 3
+    assert metrics.RELAY_LEASES_LOST.labels(RELAY)._value.get() == lost_before + 2
 
 
 def test_an_expired_lease_without_a_successor_may_still_record_what_was_published(one: Connection) -> None:
@@ -226,30 +225,6 @@ def test_the_relay_is_seen_in_the_table(one: Connection) -> None:
     expire(one)
     assert (status := read_checkpoint(one, RELAY)) is not None
     assert status.leased is False
-
-
-# --- An event that cannot be passed -------------------------------------------------------------------
-
-
-def test_a_hold_is_seen_until_the_relay_has_passed_it(one: Connection) -> None:
-    lease, _ = acquired(one)
-    hold(one, lease, 7, "the topic is missing")
-    status = read_checkpoint(one, RELAY)
-    assert status is not None
-    assert (status.held_position, status.held_reason) == (7, "the topic is missing")
-    since = status.held_since
-
-    advance(one, lease, 0, 6)
-    hold(one, lease, 7, "the topic is still missing")
-    status = read_checkpoint(one, RELAY)
-    assert status is not None
-    assert (status.held_position, status.held_reason) == (7, "the topic is still missing")
-    assert status.held_since == since, "it is the same hold"
-
-    advance(one, lease, 6, 7)
-    status = read_checkpoint(one, RELAY)
-    assert status is not None
-    assert (status.held_position, status.held_reason, status.held_since) == (None, None, None)
 
 
 # --- The cost -----------------------------------------------------------------------------------------

@@ -35,3 +35,6 @@ CREATE TABLE outgoing_redrives (
     asked_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (relay, originator_id)
 );
+
+-- No event holds a relay any more.
+ALTER TABLE relay_checkpoints DROP COLUMN held_position, DROP COLUMN held_reason, DROP COLUMN held_since;
