@@ -20,7 +20,7 @@ CLAIM = """
         SELECT event_id FROM inbox_horizons WHERE consumer_name = %(consumer)s
     ), received AS (
         SELECT event_id, event_id < (SELECT event_id FROM horizon) AND event_id ~ %(our_shape)s AS is_too_old
-        FROM unnest(%(event_ids)s::text[]) AS received (event_id)
+        FROM unnest(%(event_ids)b::text[]) AS received (event_id)
     ), claimed AS (
         INSERT INTO processed_events (consumer_name, event_id)
         SELECT %(consumer)s, event_id FROM received WHERE is_too_old IS NOT TRUE ORDER BY event_id

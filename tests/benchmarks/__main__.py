@@ -4,10 +4,10 @@ import sys
 
 from counterfoil.embedded import EmbeddedPostgres
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
-from tests.benchmarks import append, large_store, read
+from tests.benchmarks import append, inbox, large_store, read
 from tests.benchmarks.harness import machine
 
-BENCHMARKS = {"append": append, "read": read, "large_store": large_store}
+BENCHMARKS = {"append": append, "read": read, "large_store": large_store, "inbox": inbox}
 
 
 def main(names: list[str]) -> None:
