@@ -3,6 +3,7 @@
 from psycopg import Connection, sql
 
 from infrastructure.migrate import check, migrate
+from projections import effects
 from projections.rebuilding.errors import RebuildRefused
 from projections.rebuilding.target import FRAMEWORK, Target
 
@@ -54,7 +55,8 @@ def create(target: Target, connection: Connection) -> list[str]:
     check(target.dsn, framework)
     drop(target, connection, [])
     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(target.other_schema)))
-    migrate(target.dsn_of_other(), framework)
+    # Handlers ask for effects, and need a table to name; nothing is written to it.
+    migrate(target.dsn_of_other(), [each for each in framework if each.component == effects.COMPONENT])
     tables, others = _tables(connection, target.other_schema), _not_moved(connection, target.other_schema)
     migrate(target.dsn_of_other(), target.own_migrations)
     own = sorted(_tables(connection, target.other_schema) - tables - {"schema_migrations", *target.projection.kept})

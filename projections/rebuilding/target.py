@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -32,8 +32,8 @@ class Target:
 
     module: str
     loaded: LoadedProjection
-    dsn: str
-    store_dsn: str
+    dsn: str = field(repr=False)
+    store_dsn: str = field(repr=False)
     outboxes: tuple[str, ...]
 
     @classmethod
