@@ -30,6 +30,11 @@ PRODUCERS_REPLACED = Counter("counterfoil_producers_replaced_total", "Kafka prod
 TOPIC_PARTITIONS_UNEXPECTED = Gauge(
     "counterfoil_topic_partitions_unexpected", "1 where the partition count is not that of the settings", ["topic"]
 )
+TOPIC_RETENTION_UNEXPECTED = Gauge(
+    "counterfoil_topic_retention_unexpected",
+    "1 where records are kept for another time than the settings name",
+    ["topic"],
+)
 WAKE_UPS = Counter("counterfoil_wake_ups_total", "What woke a reader of the store", ["cause"])
 GAP_WAITS = Counter("counterfoil_gap_waits_total", "Reads cut short before an unsettled position")
 GAP_PROOFS = Counter("counterfoil_gap_proofs_total", "Gaps proven to stay empty, and passed")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from domain.errors import CounterfoilError
@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     """Partitions of a topic that the relay creates. More partitions later would break the order per key."""
     topic_replication_factor: Annotated[int, Field(ge=-1, le=100)] = -1
     """Replication factor of such a topic; -1 takes the broker's default."""
+    topic_retention: Annotated[int, Field(ge=-1, le=3_155_760_000)] | None = None
+    """Seconds for which such a topic keeps its records; -1 for ever, None takes the broker's default."""
 
     relay_delivery: Literal["at-least-once", "effectively-once"] = "at-least-once"
     """effectively-once: who reads only committed messages sees none twice, at the price of a transaction a batch."""
@@ -92,6 +94,13 @@ class Settings(BaseSettings):
             names = tuple(PREFIX + str(each["loc"][0]).upper() for each in error.errors() if each["loc"])
             problem = "; ".join(each["msg"] for each in error.errors(include_input=False))
             raise SettingsError(names or (PREFIX + "*",), problem) from None
+
+    @field_validator("topic_retention")
+    @classmethod
+    def _keep_records_for_some_time(cls, seconds: int | None) -> int | None:
+        if seconds == 0:
+            raise ValueError("records must be kept for some time; -1 keeps them for ever")
+        return seconds
 
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:

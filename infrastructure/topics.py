@@ -1,9 +1,10 @@
-"""The topics that an outbox publishes to: made when missing, and their partitions counted.
+"""The topics that an outbox publishes to: made when missing, else compared with what the settings name.
 
 A topic with another number of partitions than the settings name is published to all the same, and said
 loudly: whoever changed the count has already moved keys to other partitions, and stopping the relay
 would not bring the order between old and new events back. Only who reads the topic can, by draining the
-old partitions first.
+old partitions first. Likewise a topic that keeps its records for another time: it is never changed from here,
+for to shorten that would delete what somebody has not read, and to stop would not keep anything longer.
 """
 
 import logging
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from domain.contracts import Contract
@@ -24,6 +29,7 @@ from infrastructure.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_RETENTION = "retention.ms"
 _PATIENCE = 3.0
 """Longest wait for each answer of the cluster, in seconds; a third of the lease when that is shorter."""
 
@@ -46,7 +52,7 @@ class TopicsNotReady(CounterfoilError):
 def ensure_topics(
     settings: Settings, contracts: Sequence[type[Contract]], turn: Callable[[], None] = lambda: None
 ) -> None:
-    """Makes the missing topics of these contracts, with the partitions and replicas of the settings.
+    """Makes the missing topics of these contracts, with the partitions, replicas and retention of the settings.
 
     One attempt, of a few seconds for each topic at most. `turn` is called before each question to the cluster,
     to keep a lease meanwhile. Returns when every topic is there. Raises TopicsNotReady, and what `turn` raises.
@@ -65,7 +71,11 @@ def ensure_topics(
             if name not in found:
                 raise TopicsNotReady(name, "LEADER_NOT_AVAILABLE")
         if name in found:
-            _compare(name, found[name], settings)
+            _compare_partitions(name, found[name], settings)
+    expected, there = _retention_ms(settings), [name for name in names if name in found]
+    if expected is not None and there:
+        turn()
+        _compare_retention(admin, there, expected, patience)
 
 
 def _existing(admin: AdminClient, patience: float) -> dict[str, int]:
@@ -79,7 +89,9 @@ def _existing(admin: AdminClient, patience: float) -> dict[str, int]:
 
 def _create(admin: AdminClient, name: str, settings: Settings, patience: float) -> bool:
     """False when it is there already: another relay was faster, or the cluster had not told of it yet."""
-    topic = NewTopic(name, settings.topic_partitions, settings.topic_replication_factor)
+    retention = _retention_ms(settings)
+    config = {} if retention is None else {_RETENTION: str(retention)}
+    topic = NewTopic(name, settings.topic_partitions, settings.topic_replication_factor, config=config)
     try:
         admin.create_topics([topic], operation_timeout=patience)[name].result(patience)
     except KafkaException as error:
@@ -92,7 +104,7 @@ def _create(admin: AdminClient, name: str, settings: Settings, patience: float) 
     return True
 
 
-def _compare(name: str, partitions: int, settings: Settings) -> None:
+def _compare_partitions(name: str, partitions: int, settings: Settings) -> None:
     unexpected = partitions != settings.topic_partitions
     metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(name).set(unexpected)
     if unexpected:
@@ -100,3 +112,26 @@ def _compare(name: str, partitions: int, settings: Settings) -> None:
             "topic has another number of partitions than the settings: events of a key may be out of order",
             extra={"topic": name, "partitions": partitions, "expected": settings.topic_partitions},
         )
+
+
+def _compare_retention(admin: AdminClient, names: Sequence[str], expected: int, patience: float) -> None:
+    """Whoever may not see the configuration of a topic can still publish to it."""
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    for resource, answer in admin.describe_configs(resources, request_timeout=patience).items():
+        try:
+            found = int(answer.result(patience)[_RETENTION].value)
+        except (KafkaException, NoAnswer, KeyError, TypeError, ValueError) as error:
+            unseen = {"topic": resource.name, "error": type(error).__name__}
+            logger.warning("the retention of a topic cannot be seen", extra=unseen)
+            continue
+        unexpected = found != expected
+        metrics.TOPIC_RETENTION_UNEXPECTED.labels(resource.name).set(unexpected)
+        if unexpected:
+            fields = {"topic": resource.name, "retention_ms": found, "expected_ms": expected}
+            logger.error("topic keeps its records for another time than the settings name", extra=fields)
+
+
+def _retention_ms(settings: Settings) -> int | None:
+    """As Kafka takes it, where -1 is for ever; None for the broker's own."""
+    seconds = settings.topic_retention
+    return seconds * 1_000 if seconds is not None and seconds > 0 else seconds

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from typing import Literal
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from pydantic import ValidationError
 
 from domain.contracts import Contract
+from infrastructure import metrics
 from infrastructure.settings import Settings
 from infrastructure.topics import TopicsNotReady, ensure_topics
 from tests.support.kafka import Kafka, MakeTopic, delete_topic
@@ -80,6 +82,45 @@ def test_a_topic_that_another_relay_made_meanwhile_is_compared_too(
         ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=6), [contract_on(topic)])
 
     assert [(vars(record)["topic"], vars(record)["partitions"]) for record in caplog.records] == [(topic, 3)]
+
+
+def retention(kafka: Kafka, topic: str) -> str | None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # kept: collected, it would take the question with it
+    value: str | None = admin.describe_configs([resource])[resource].result(10)["retention.ms"].value
+    return value
+
+
+@pytest.mark.parametrize(("seconds", "milliseconds"), [(86_400, "86400000"), (-1, "-1")])
+def test_a_missing_topic_is_made_with_the_retention_of_the_settings(
+    kafka: Kafka, unique_name: UniqueName, seconds: int, milliseconds: str
+) -> None:
+    settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_retention=seconds)
+
+    with made(kafka, unique_name("orders.placed.v1")) as topic:
+        ensure_topics(settings, [contract_on(topic)])
+
+        assert retention(kafka, topic) == milliseconds
+
+
+@pytest.mark.parametrize(("seconds", "unexpected"), [(3_600, 0), (7_200, 1), (-1, 1)])
+def test_another_retention_is_said_loudly_and_not_changed(
+    kafka: Kafka, topics: MakeTopic, caplog: pytest.LogCaptureFixture, seconds: int, unexpected: int
+) -> None:
+    topic = topics("orders", config={"retention.ms": "3600000"})
+    settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=1, topic_retention=seconds)
+
+    with caplog.at_level(logging.ERROR):
+        ensure_topics(settings, [contract_on(topic)])
+
+    assert [vars(record)["retention_ms"] for record in caplog.records] == [3_600_000] * unexpected
+    assert metrics.TOPIC_RETENTION_UNEXPECTED.labels(topic)._value.get() == unexpected
+    assert retention(kafka, topic) == "3600000"
+
+
+def test_records_that_would_be_kept_for_no_time_are_a_wrong_setting() -> None:
+    with pytest.raises(ValidationError, match="some time"):
+        Settings(topic_retention=0)
 
 
 def test_without_kafka_it_says_so_soon() -> None:
