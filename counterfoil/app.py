@@ -8,7 +8,7 @@ import psycopg
 import typer
 from pydantic import ValidationError
 
-from counterfoil.commands import db, effects, inbox, orders, project, quarantine, rebuild, relay, stock
+from counterfoil.commands import db, effects, inbox, orders, project, quarantine, rebuild, relay, stock, summary
 from counterfoil.commands.demo import demo
 from counterfoil.commands.replay import replay
 from counterfoil.commands.status import status
@@ -46,6 +46,7 @@ app.command()(demo)
 app.add_typer(db.app, name="db")
 app.add_typer(orders.app, name="orders")
 app.add_typer(stock.app, name="stock")
+app.add_typer(summary.app, name="summary")
 app.add_typer(relay.app, name="relay")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(inbox.app, name="inbox")

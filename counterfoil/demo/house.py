@@ -1,4 +1,4 @@
-"""Everything up and running: PostgreSQL, a broker, relays and inventory runners, each a process of its own."""
+"""Everything up and running: PostgreSQL, a broker, relays and projections, each a process of its own."""
 
 import os
 import shlex
@@ -16,10 +16,11 @@ from infrastructure.checkpoint import read_checkpoint
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
 from infrastructure.postgres import connect
 from infrastructure.settings import Settings
-from projections.inventory import MIGRATIONS
+from projections import inventory, order_summary
 
 RELAY = ("relay", "domain.orders")
 RUNNER = ("project", "projections.inventory")
+SUMMARY = ("project", "projections.order_summary")
 
 
 @dataclass(eq=False)
@@ -75,6 +76,7 @@ class House:
         return next((name for name, process in self.processes.items() if str(process.pid) == owner), None)
 
     def a_runner(self) -> str:
+        """Of the inventory; these were started before the summary's."""
         return next(name for name in self.processes if name.startswith(RUNNER[0]))
 
     def check(self) -> None:
@@ -111,7 +113,7 @@ class House:
 
 @contextmanager
 def open_house() -> Iterator[House]:
-    """Two relays, of which one publishes and the other stands by, and two inventory runners."""
+    """Two relays, of which one publishes and the other stands by, two inventory runners, and one of the summary."""
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="counterfoil-demo-")))
         postgres = stack.enter_context(EmbeddedPostgres())
@@ -124,10 +126,10 @@ def open_house() -> Iterator[House]:
             "COUNTERFOIL_SESSION_TIMEOUT": "6",
             "COUNTERFOIL_RELAY_LEASE": "3",
         }
-        migrate(env["COUNTERFOIL_STORE_DSN"], STORE_MIGRATIONS)
-        migrate(env["COUNTERFOIL_INVENTORY_DSN"], MIGRATIONS)
+        migrate(env["COUNTERFOIL_STORE_DSN"], [*STORE_MIGRATIONS, *order_summary.MIGRATIONS])
+        migrate(env["COUNTERFOIL_INVENTORY_DSN"], inventory.MIGRATIONS)
         house = House(env, logs, {"PostgreSQL": postgres, "the broker": broker})
         stack.callback(house.stop)
-        for command in (RELAY, RELAY, RUNNER, RUNNER):
+        for command in (RELAY, RELAY, RUNNER, RUNNER, SUMMARY):
             house.start(command)
         yield house

@@ -38,17 +38,20 @@ def start(env: Mapping[str, str], programs: Programs) -> Start:
 
 
 def lag(counterfoil: Run) -> object:
-    (projection,) = json.loads(counterfoil("status", "--json").stdout)["projections"]
-    return projection["lag"]
+    projections = json.loads(counterfoil("status", "--json").stdout)["projections"]
+    return next(each["lag"] for each in projections if each["projection"] == "inventory")
 
 
 def test_records_that_nobody_takes_are_a_fault_until_a_projection_has_taken_them(
     counterfoil: Run, start: Start
 ) -> None:
+    assert counterfoil("db", "migrate").returncode == 0
+    start("project", "projections.order_summary")
     start("relay", "domain.orders")
     counterfoil(*ORDER)
     eventually(lambda: lag(counterfoil) == 1, within=60)
     eventually(lambda: counterfoil("status").returncode == 3, within=60)
+    eventually(lambda: len(counterfoil("status").stderr.splitlines()) == 1, within=60)
     (fault,) = counterfoil("status").stderr.splitlines()
     assert fault.startswith("projection inventory: records have waited")
     assert fault.endswith("nobody takes them: start the projection")
