@@ -17,13 +17,13 @@ them is ever too old."""
 
 CLAIM = """
     WITH horizon AS (
-        SELECT event_id FROM inbox_horizons WHERE consumer_name = %(consumer)s
+        SELECT coalesce(max(event_id), '') AS event_id FROM inbox_horizons WHERE consumer_name = %(consumer)s
     ), received AS (
         SELECT event_id, event_id < (SELECT event_id FROM horizon) AND event_id ~ %(our_shape)s AS is_too_old
         FROM unnest(%(event_ids)b::text[]) AS received (event_id)
     ), claimed AS (
         INSERT INTO processed_events (consumer_name, event_id)
-        SELECT %(consumer)s, event_id FROM received WHERE is_too_old IS NOT TRUE ORDER BY event_id
+        SELECT %(consumer)s, event_id FROM received WHERE NOT is_too_old ORDER BY event_id
         ON CONFLICT DO NOTHING
         RETURNING event_id
     )

@@ -32,6 +32,7 @@ from tests.support.inbox import (
     remember,
     remember_from,
     table_of,
+    waits_for_a_lock,
 )
 from tests.support.inventory import apply, connected, count
 from tests.support.messages import placed, record
@@ -282,11 +283,6 @@ def test_a_claim_that_waited_for_a_drop_sees_the_horizon_it_left(
             dropping.execute("INSERT INTO inbox_horizons VALUES ('tally', %s)", (f"evt_{number_of(old) + 1:05x}",))
             dropping.execute(f"DROP TABLE processed_events_{old[4:9]}")
         assert waiting.result(20) == (set(), {old})
-
-
-def waits_for_a_lock(connection: Connection, pid: int) -> bool:
-    query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-    return connection.execute(query, (pid,)).fetchone() == (True,)
 
 
 def test_events_that_come_again_while_ranges_are_dropped_are_never_applied_twice(

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from projections import inbox
 from projections.inbox import claim
 from projections.inbox_ranges import make_ranges_ahead, now_ms, ranges
 from projections.range_keeper import RangeKeeper
-from tests.support.inbox import DAY_MS, id_at, known, migrated, table_of
+from tests.support.inbox import DAY_MS, id_at, known, migrated, table_of, waits_for_a_lock
 from tests.support.inventory import connected, count
 from tests.support.together import together
+from tests.support.wait import eventually
 
 SAMPLE = "evt_01JQ8X8F"
 """From the owner of the contract."""
@@ -178,6 +180,19 @@ def test_an_event_that_is_claimed_while_its_range_is_made_is_claimed_once(empty_
             )
         assert sorted([*results[0], *results[1]]) == sorted(ids[100:])
         assert [each for each in ids if not refuses(house, "inventory", each)] == []
+
+
+def test_a_range_is_made_only_when_no_claim_of_it_is_under_way(empty_dsn: str, house: Connection) -> None:
+    drop_ranges(house)
+    event_id = id_at(now_ms(house))
+    with connected(empty_dsn) as consumer, connected(empty_dsn) as keeper, ThreadPoolExecutor() as threads:
+        with consumer.transaction():
+            claim(consumer, "inventory", [event_id])
+            making = threads.submit(partial(make_ranges_ahead, keeper))
+            eventually(partial(waits_for_a_lock, house, keeper.info.backend_pid))
+        assert len(making.result(30)) == 11
+    assert table_of(house, event_id) == f"processed_events_{event_id[4:9]}"
+    assert claim(house, "inventory", [event_id]) == set()
 
 
 def test_too_much_to_move_stays_where_it_is(house: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

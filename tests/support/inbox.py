@@ -80,3 +80,8 @@ def send_at(bootstrap: str, topic: str, contract: Contract, ms: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     producer.produce(topic, contract.to_bytes(), contract.key.encode(), partition=0, timestamp=ms)
     assert producer.flush(20.0) == 0
+
+
+def waits_for_a_lock(connection: Connection, pid: int) -> bool:
+    query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    return connection.execute(query, (pid,)).fetchone() == (True,)
