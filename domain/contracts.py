@@ -65,6 +65,14 @@ class Contract(ContractPart):
         return str(getattr(self, self.keyed_by))
 
     @classmethod
+    def undescribed(cls) -> tuple[str, ...]:
+        """Names of what it does not say of itself, or wrongly; none when all is there that docs/topics.md tells."""
+        said = {name: getattr(cls, name, None) for name in ("topic", "keyed_by", "owner")} | {"docstring": cls.__doc__}
+        if said["keyed_by"] not in cls.model_fields:
+            said["keyed_by"] = None
+        return tuple(name for name, value in said.items() if not value)
+
+    @classmethod
     def contract_type(cls) -> str:
         (name,) = get_args(cls.model_fields["event_type"].annotation)
         return str(name)

@@ -23,6 +23,20 @@ class OutboxNotFound(CounterfoilError):
         return f"{self.name!r} has no outbox: {self.problem}. Name a folder of the domain, such as domain.orders."
 
 
+@dataclass(eq=False)
+class ContractUndescribed(CounterfoilError):
+    """A contract does not say of itself what others must know before it is published.
+
+    missing: class attributes, or `docstring`. What to do: declare them in its class.
+    """
+
+    contract: str
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"The contract {self.contract} lacks {', '.join(self.missing)}. See docs/new-aggregate.md."
+
+
 @dataclass(frozen=True)
 class Outbox:
     """name: of the folder. contracts: all that it can publish. to_contracts: what one event becomes, maybe nothing."""
@@ -36,7 +50,7 @@ def load_outbox(name: str) -> Outbox:
     """The outbox of a folder by convention: `domain.orders` has its in the module `domain.orders.outbox`.
 
     The module has `CONTRACTS`, the contract classes, and `to_contracts(event, event_id)`.
-    Raises OutboxNotFound; what goes wrong inside the module comes through unchanged.
+    Raises OutboxNotFound, ContractUndescribed; what goes wrong inside the module comes through unchanged.
     """
     module_name = f"{name}.outbox"
     module = module_or_problem(module_name)
@@ -47,4 +61,7 @@ def load_outbox(name: str) -> Outbox:
         raise OutboxNotFound(name, f"{module_name} has no CONTRACTS, the contract classes it publishes")
     if not callable(to_contracts):
         raise OutboxNotFound(name, f"{module_name} has no function to_contracts(event, event_id)")
+    for contract in contracts:
+        if missing := contract.undescribed():
+            raise ContractUndescribed(contract.__name__, missing)
     return Outbox(name, tuple(contracts), to_contracts)
