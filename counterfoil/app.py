@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from counterfoil.commands import db, effects, inbox, orders, project, quarantine, rebuild, relay, stock, summary
+from counterfoil.commands.contracts import contracts
 from counterfoil.commands.demo import demo
 from counterfoil.commands.replay import replay
 from counterfoil.commands.status import status
@@ -54,6 +55,7 @@ app.add_typer(effects.app, name="effects")
 app.add_typer(project.app, name="project")
 app.add_typer(rebuild.app, name="rebuild")
 app.command()(replay)
+app.command()(contracts)
 app.command()(status)
 
 

@@ -17,7 +17,7 @@ HEAD = """\
 
 Made of the contracts by `counterfoil contracts --markdown > docs/topics.md`; a test compares the two. Do not edit it.
 
-Every message is JSON with CloudEvents headers in binary mode. The partition is murmur2 of the key, as Java clients do it.
+Every message is JSON with CloudEvents headers in binary mode. The partition is murmur2 of the key, as in Java clients.
 The relay makes missing topics with the partitions, replicas and retention that the settings name. Where a topic has
 others it says so loudly, in its log, in `counterfoil_topic_partitions_unexpected` and in
 `counterfoil_topic_retention_unexpected`, and publishes there all the same: to stop would not undo what was done to it.
