@@ -7,6 +7,7 @@ import pytest
 
 from counterfoil.embedded import EmbeddedPostgres
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
+from tests.integration.test_store_set_back import lose_the_tail
 from tests.support.apache_kafka import RealKafka
 from tests.support.kafka import Kafka, create_topic
 from tests.support.outages import breakable_kafka, frozen
@@ -104,7 +105,9 @@ def test_it_stops_in_time_while_kafka_is_away(
 
 
 def test_it_stops_in_time_while_it_is_held(store_dsn: str, parcels: Parcels, relay: Program) -> None:
-    parcels.move("a", note="!")
+    parcels.move_all(["a"], times=2)
+    eventually(lambda: checkpoint_of(store_dsn).position == 2)
+    lose_the_tail(store_dsn, positions=1)
     relay.wait_for_line("state=held")
 
     assert ends_in_time(relay)

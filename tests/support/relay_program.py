@@ -8,10 +8,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Event
 
 from infrastructure import logs
-from infrastructure.publisher import KafkaPublisher, Mark, OutgoingMessage, Sending
+from infrastructure.event_reader import EventReader
+from infrastructure.lease import Shard
+from infrastructure.postgres import connect
+from infrastructure.publisher import Mark, OutgoingMessage, Publisher, Sending
+from infrastructure.publishers import publisher_for
 from infrastructure.relay_loop import RelayLoop
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
@@ -26,31 +31,49 @@ AFTER_CHECKPOINT = "after-checkpoint"
 POINTS = (BEFORE_PRODUCE, BEFORE_ACK, BEFORE_CHECKPOINT, AFTER_CHECKPOINT)
 
 
-class Interrupted:
-    """A publisher around Kafka's that sends this process a signal at one point of the n-th batch."""
+@dataclass
+class Trap:
+    """A signal to this process at one point of the n-th batch that it sends, of whichever shard."""
 
-    def __init__(self, inner: KafkaPublisher, at: str | None, batch: int, signum: int, slow: float) -> None:
-        self._inner, self._at, self._signum, self._slow = inner, at, signum, slow
-        # After the checkpoint of a batch nothing happens until the next one is read.
-        self._batch = batch + 1 if at == AFTER_CHECKPOINT else batch
-        self._count = 0
-        self._signalled = False
+    at: str | None
+    batch: int
+    signum: int
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        if self.at == AFTER_CHECKPOINT:  # after which nothing happens until the next batch is sent
+            self.batch += 1
+
+    def spring(self, *points: str) -> None:
+        if self.at in points and self.count == self.batch:
+            self.count += 1  # only once, also when it was only stopped and goes on
+            print(f"{signal.Signals(self.signum).name} {self.at}", flush=True)
+            os.kill(os.getpid(), self.signum)
+
+
+class Interrupted:
+    """A publisher around Kafka's, with a trap. slow: seconds that each acknowledgement takes longer."""
+
+    def __init__(self, inner: Publisher, trap: Trap, slow: float) -> None:
+        self._inner, self._trap, self._slow = inner, trap, slow
 
     def resume(self, stored: Mark, turn: Turn) -> Mark:
         return self._inner.resume(stored, turn)
 
     def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Turn) -> Sending:
-        self._count += 1
-        self._signalled = False
-        if self._at in (BEFORE_PRODUCE, AFTER_CHECKPOINT):
-            self._now()
+        self._trap.count += 1
+        self._trap.spring(BEFORE_PRODUCE, AFTER_CHECKPOINT)
         self._sending = self._inner.send(messages, covers, turn)
         return self
 
     def wait(self, stop: Event, turn: Turn) -> int:
-        published = self._sending.wait(stop, self._then(turn) if self._at == BEFORE_ACK else turn)
-        if self._at == BEFORE_CHECKPOINT:
-            self._now()
+        def waiting() -> None:
+            """Its first call comes when all that may go has been handed over, and no report was taken in."""
+            self._trap.spring(BEFORE_ACK)
+            turn()
+
+        published = self._sending.wait(stop, waiting)
+        self._trap.spring(BEFORE_CHECKPOINT)
         self._take_time(turn)
         return published
 
@@ -59,22 +82,6 @@ class Interrupted:
 
     def close(self) -> None:
         self._inner.close()
-
-    def _then(self, turn: Turn) -> Turn:
-        """The first turn of waiting comes when all that may go has been handed over, and no report was taken in."""
-
-        def signalled() -> None:
-            if not self._signalled:
-                self._signalled = True
-                self._now()
-            turn()
-
-        return signalled
-
-    def _now(self) -> None:
-        if self._count == self._batch:
-            print(f"{signal.Signals(self._signum).name} {self._at}", flush=True)
-            os.kill(os.getpid(), self._signum)
 
     def _take_time(self, turn: Turn) -> None:
         """As if the acknowledgement had been long in coming."""
@@ -96,10 +103,15 @@ def main() -> None:
     stop = stop_on_signals()
     settings = Settings.load()
     logs.configure("text", "INFO")
-    signum = signal.Signals[f"SIG{asked.signal}"]
-    publisher = Interrupted(KafkaPublisher(settings), asked.at, asked.batch, signum, asked.slow)
-    relay = RelayLoop(parcel_outbox(asked.topic, asked.name), settings, lambda _shard: publisher)
-    keep_running(relay.name, relay.run, stop)
+    outbox = parcel_outbox(asked.topic, asked.name)
+    trap = Trap(asked.at, asked.batch, signal.Signals[f"SIG{asked.signal}"])
+    with connect(settings.required_store_dsn(), application_name="test") as store:
+        namespace = EventReader(store).namespace()
+
+    def publisher(shard: Shard) -> Publisher:
+        return Interrupted(publisher_for(settings, namespace, outbox, shard), trap, asked.slow)
+
+    keep_running(outbox.name, RelayLoop(outbox, settings, publisher).run, stop)
 
 
 if __name__ == "__main__":
