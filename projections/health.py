@@ -9,6 +9,7 @@ from infrastructure.consumer_lag import GroupLag, group_lag
 from infrastructure.postgres import connect
 from infrastructure.settings import Settings
 from projections.base import Projection
+from projections.effects.queue import failed_effects
 from projections.quarantine import count
 
 
@@ -33,15 +34,17 @@ def projection_health(settings: Settings, name: str, dsn: str, projection: Proje
     """name: the projection's. Raises psycopg.Error when its database does not answer."""
     with closing(connect(dsn, application_name="counterfoil status")) as connection:
         quarantined = count(connection, projection.consumer_name)
+        refused = failed_effects(connection, projection.consumer_name)
     group = _group_lag(settings, projection)
     draining = group.fault if group else "Kafka did not answer"
     decision = "events are in quarantine: see `counterfoil quarantine list`" if quarantined.total else None
+    effects = "external effects were refused for good: see `counterfoil effects list`" if refused else None
     return ProjectionHealth(
         projection=name,
         lag=group.lag if group else None,
         waiting_seconds=group.waiting_seconds if group else None,
         quarantined=quarantined.total,
-        faults=tuple(fault for fault in (draining, decision) if fault),
+        faults=tuple(fault for fault in (draining, decision, effects) if fault),
         followers=quarantined.followers,
     )
 

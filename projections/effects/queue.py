@@ -49,6 +49,7 @@ COUNT = """
     SELECT count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE failed_at IS NOT NULL)
     FROM outgoing_effects WHERE consumer_name = %s AND sent_at IS NULL
 """
+HAS_EFFECTS = "SELECT to_regclass('outgoing_effects') IS NOT NULL"
 UNSENT = """
     SELECT id, effect, key, requested_at, attempts, due_at, failed_at, last_problem
     FROM outgoing_effects WHERE consumer_name = %s AND sent_at IS NULL ORDER BY position LIMIT %s
@@ -129,6 +130,13 @@ def count(connection: Connection, consumer_name: str) -> tuple[int, int]:
     """How many wait, and how many have failed."""
     waiting, failed = connection.execute(COUNT, (consumer_name,)).fetchone() or (0, 0)
     return waiting, failed
+
+
+def failed_effects(connection: Connection, consumer_name: str) -> int:
+    """How many have failed; also of a projection that asks for no effects and has no table for them."""
+    if connection.execute(HAS_EFFECTS).fetchone() != (True,):
+        return 0
+    return count(connection, consumer_name)[1]
 
 
 def unsent(connection: Connection, consumer_name: str, most: int) -> list[Unsent]:
