@@ -1,6 +1,5 @@
 """From stored events to the messages that tell of them. Pure: the same event always becomes the same bytes."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -21,7 +20,7 @@ from infrastructure.outbox import Outbox
 class Unmappable(CounterfoilError):
     """An event that does not become messages. problem: names fields and classes, never values.
 
-    What to do: run code that can map it; the relay waits before it and tries again.
+    What to do: run code that can map it; until then the relay parks it.
     """
 
     position: int
@@ -31,22 +30,6 @@ class Unmappable(CounterfoilError):
         return f"The event at position {self.position} cannot be mapped: {self.problem}"
 
 
-@dataclass(frozen=True)
-class Batch:
-    """events: those that were mapped, in order. unmappable: the event that comes next, if it cannot be."""
-
-    events: Sequence[RecordedEvent]
-    messages: Sequence[OutgoingMessage]
-    unmappable: Unmappable | None = None
-
-    def covered(self, acknowledged: int) -> RecordedEvent | None:
-        """The last event of which all messages are among the first `acknowledged`; None before the first."""
-        done = len(self.events)
-        if acknowledged < len(self.messages):
-            done = bisect_left(self.events, self.messages[acknowledged].position, key=lambda event: event.position)
-        return self.events[done - 1] if done else None
-
-
 class MessageMapper:
     """Maps the events of one store through one outbox."""
 
@@ -54,16 +37,6 @@ class MessageMapper:
         self._outbox, self._namespace = outbox, namespace
         self._published = frozenset(outbox.contracts)
         self._events = EventMapper()
-
-    def batch(self, events: Sequence[RecordedEvent]) -> Batch:
-        """All of them, or those before the first that cannot be mapped."""
-        messages: list[OutgoingMessage] = []
-        for index, event in enumerate(events):
-            try:
-                messages += self.messages(event)
-            except Unmappable as unmappable:
-                return Batch(events[:index], messages, unmappable)
-        return Batch(events, messages)
 
     def messages(self, recorded: RecordedEvent) -> list[OutgoingMessage]:
         """Often one, or none. Raises Unmappable."""

@@ -9,10 +9,8 @@ from infrastructure.lease import Shard
 from infrastructure.outgoing import MessageMapper, Unmappable
 from infrastructure.outgoing_quarantine import Category, Kind, Parked, discarded_after, parked_aggregates
 from infrastructure.postgres import Connection
+from infrastructure.producer import LARGEST_MESSAGE
 from infrastructure.publisher import OutgoingMessage
-
-LARGEST_MESSAGE = 1_000_000
-"""Bytes that our producers take as one message; below the brokers' default of 1,048,588 for a whole batch."""
 
 _BEHIND = "an earlier event of its aggregate is parked"
 

@@ -22,6 +22,9 @@ _silent.propagate = False
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 """Said of a producer that is given up; its successor ends what it left open."""
 
+LARGEST_MESSAGE = 1_000_000
+"""Bytes that a producer takes as one message; below the brokers' default of 1,048,588 for a whole batch."""
+
 _CLOSING = 1.0
 """Longest wait for the threads of a producer to end."""
 
@@ -35,7 +38,7 @@ def producer_config(settings: Settings) -> dict[str, Any]:
         "partitioner": "murmur2_random",  # as Java clients do; the client's own default agrees on few keys
         "allow.auto.create.topics": False,  # a misspelt topic must not come to life
         "topic.metadata.propagation.max.ms": 5_000,  # how long a missing topic may be one just being made
-        "message.max.bytes": 1_000_000,  # below the brokers' default of 1,048,588 for a whole batch
+        "message.max.bytes": LARGEST_MESSAGE,
         "batch.size": 262_144,  # what is larger is alone in its batch
         "compression.type": "lz4",
         "log_level": 0,

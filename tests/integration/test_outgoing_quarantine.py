@@ -11,11 +11,9 @@ from infrastructure.lease import Lease, LeaseLost, Shard, acquire
 from infrastructure.outgoing import MessageMapper
 from infrastructure.outgoing_quarantine import Category, Kind, Parked, hash_of, park, parked_aggregates
 from infrastructure.outgoing_records import count, discard, records
-from infrastructure.parking import LARGEST_MESSAGE, Parking
+from infrastructure.parking import Parking
 from infrastructure.postgres import connect
-from infrastructure.producer import producer_config
 from infrastructure.publisher import OutgoingMessage
-from infrastructure.settings import Settings
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.relays import steps
@@ -88,10 +86,6 @@ def test_what_cannot_leave_is_parked_with_all_that_comes_after_it_of_its_aggrega
     assert found.why == [("x", 2, category), ("x", 3, "behind"), ("x", 4, "behind")]
     assert [each.kind for each in found.parked] == [Kind.CULPRIT, Kind.FOLLOWER, Kind.FOLLOWER]
     assert problem in found.parked[0].problem
-
-
-def test_what_the_producer_takes_as_one_message_is_what_it_is_asked_for_beforehand() -> None:
-    assert producer_config(Settings())["message.max.bytes"] == LARGEST_MESSAGE
 
 
 def test_a_message_without_a_key_is_parked(parcels: Parcels) -> None:

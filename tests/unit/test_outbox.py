@@ -15,7 +15,8 @@ from domain.event_mapper import EventMapper
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
 from infrastructure.event_reader import RecordedEvent
 from infrastructure.outbox import OutboxNotFound, load_outbox
-from infrastructure.outgoing import Batch, MessageMapper, Unmappable
+from infrastructure.outgoing import MessageMapper, Unmappable
+from infrastructure.relay_batch import Batch
 from tests.support.parcels import Parcel, parcel_outbox
 
 NAMESPACE = UUID("7a1e0c7e-6f0a-4b55-9d0e-4a1d0f5f4c11")
@@ -117,14 +118,6 @@ def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> No
         mapped_by(mistaken).messages(moved(1))
 
     assert unmappable.value.problem == "parcels.outbox failed with KeyError"
-
-
-def test_a_batch_ends_before_the_first_event_that_cannot_be_mapped() -> None:
-    batch = MessageMapper(OUTBOX, NAMESPACE).batch([moved(1), moved(2, note="!"), moved(3)])
-
-    assert ([event.position for event in batch.events], [message.position for message in batch.messages]) == ([1], [1])
-    assert batch.unmappable is not None
-    assert batch.unmappable.position == 2
 
 
 @pytest.mark.parametrize(
