@@ -1,21 +1,25 @@
 """One Kafka transaction: messages, and the mark of what they cover; all of it or nothing.
 
 The calls that wait for Kafka are made in slices: the client goes on with a call that ran out of time, and the
-same call made again takes it up.
+same call made again takes it up. One of them cannot be made so, `send_offsets_to_transaction`: whatever time it is
+given, it waits as long as a transaction may last. It is made in a thread of its own, and waited for in slices.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from threading import Event
+from threading import Event, Thread
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from infrastructure import bounded
 from infrastructure.delivery import Failure, OutgoingMessage
 from infrastructure.kafka_faults import Fault, fault_of
 from infrastructure.patience import Patience
 
 _SLICE = 0.1
 """Seconds between two looks at the clock, the stop event and the lease."""
+_PAUSE = 0.01
+"""Seconds before Kafka is asked again to take the mark."""
 _LOOK_AROUND_EVERY = 100
 """Messages between two looks at the lease while they are handed over."""
 _DROPPED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -54,6 +58,9 @@ class Transaction:
         self._reports, self._alone = reports, frozenset(alone)
         self._handed_over = 0
         self._failure: Failure | None = None
+        self._mark_on_its_way: Thread | None = None
+        self._mark_failed: KafkaException | None = None
+        self._given_up = Event()
 
     def hand_over(self, turn: Callable[[], None]) -> None:
         """Begins, hands over what the client's queue takes, and lets the client start with the mark meanwhile."""
@@ -65,7 +72,7 @@ class Transaction:
             return
         if not self._alone:
             self._hand_over(len(self._messages), turn)
-            self._start_with_the_mark()
+        self._mark_on_its_way = bounded.start(self._send_the_mark, "kafka-transaction-mark")
 
     def commit(self, stop: Event, turn: Callable[[], None], patience: Patience) -> Failure | None:
         """None when it is committed. Otherwise it is not, or nobody knows: call `abort`, then `cause`.
@@ -75,7 +82,7 @@ class Transaction:
         try:
             self._hand_over_the_rest(stop, turn, patience)
             if self._failure is None:
-                self._resume(self._send_the_mark, stop, turn, patience)
+                self._wait_for_the_mark(stop, turn, patience)
                 self._resume(self._producer.commit_transaction, stop, turn, patience)
         except KafkaException as error:
             return Failure.of(error)
@@ -85,6 +92,7 @@ class Transaction:
 
     def abort(self) -> bool:
         """True when Kafka has acknowledged it, and the producer can go on. Takes a second at most."""
+        self._given_up.set()
         patience, never = Patience(_ABORTING, _ABORTING), Event()
         try:
             self._resume(self._producer.abort_transaction, never, lambda: None, patience)
@@ -150,15 +158,27 @@ class Transaction:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             self._producer.flush(_SLICE)
 
-    def _start_with_the_mark(self) -> None:
-        """Kafka takes it while the messages are on their way. Whatever it answers, `commit` makes the call again."""
-        try:
-            self._send_the_mark(0)
-        except KafkaException:
-            return
+    def _send_the_mark(self) -> None:
+        """In its thread, beside everything else. Kafka may answer that it is busy with the last transaction."""
+        while not self._given_up.is_set():
+            try:
+                self._producer.send_offsets_to_transaction(self._mark, self._group, _SLICE)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    self._mark_failed = error
+                    return
+            self._given_up.wait(_PAUSE)
 
-    def _send_the_mark(self, seconds: float) -> None:
-        self._producer.send_offsets_to_transaction(self._mark, self._group, seconds)
+    def _wait_for_the_mark(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
+        assert self._mark_on_its_way is not None
+        while self._mark_on_its_way.is_alive():
+            turn()
+            if patience.is_over(stop):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            self._mark_on_its_way.join(_SLICE)
+        if self._mark_failed is not None:
+            raise self._mark_failed
 
     def _resume(
         self, call: Callable[[float], object], stop: Event, turn: Callable[[], None], patience: Patience

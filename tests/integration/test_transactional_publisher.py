@@ -286,9 +286,9 @@ def test_told_to_stop_while_kafka_hangs_it_ends_in_time_and_says_nothing_is_publ
     stop = Event()
 
     with frozen(breakable):
+        started = time.monotonic()
         sending = subject.send(numbered(topic, range(3)), Mark(3), nothing)
         Timer(0.2, stop.set).start()
-        started = time.monotonic()
         assert sending.wait(stop, nothing) == 0
         subject.close()
         assert time.monotonic() - started < 10
