@@ -35,6 +35,9 @@ lint: $(READY) ## Style, types and the direction of imports
 bench: $(READY) ## Measure against baselines in interleaved runs
 	$(BIN)/python -m tests.benchmarks
 
+chaos: $(READY) ## Break everything for minutes, then count (MINUTES=5 SEED=7 to repeat a plan; needs Java and Maven)
+	MINUTES=$(MINUTES) SEED=$(SEED) $(BIN)/python -m tests.chaos
+
 lock: ## Renew both lock files from pyproject.toml (needs uv)
 	$(COMPILE) --upgrade --group dev --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock
@@ -42,4 +45,4 @@ lock: ## Renew both lock files from pyproject.toml (needs uv)
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
-.PHONY: help install demo test lint bench lock clean
+.PHONY: help install demo test lint bench chaos lock clean
