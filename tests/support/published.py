@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 _PATIENCE = 20.0
+"""Seconds without any message."""
 
 
 class Published(NamedTuple):
@@ -58,6 +59,7 @@ def _read(consumer: Consumer, topic: str) -> list[Published]:
         elif error is not None:
             raise KafkaException(error)
         elif partition in left:
+            deadline = time.monotonic() + _PATIENCE
             headers = tuple(cast(list[tuple[str, bytes]], message.headers() or []))
             found.append(Published(partition, offset, message.key() or b"", message.value() or b"", headers))
     return sorted(found)
