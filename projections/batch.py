@@ -74,14 +74,19 @@ def _apply(
     if ours:
         projection.prepare([each.contract for each in ours], tx)
     answers = hand_over(ours, projection, tx, before_each)
-    refused = {
-        id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason)
-        for each in ours
-        if each.contract.event_id in answers
-    }
+    refused = _first_of_each_key(ours, answers)
     new = [] if refused else park(tx, projection.consumer_name, sorted_out.park)
     waiting = tuple(sorted_out.waiting)
     return Outcome(len(ours), len(batch) - len(ours) - len(new) - len(waiting), new, waiting), refused
+
+
+def _first_of_each_key(ours: Sequence[Readable], answers: Mapping[str, Quarantine]) -> dict[int, Parked]:
+    """The culprits. What was answered to later events of their keys was about a state that is not to be."""
+    firsts: dict[bytes | None, Readable] = {}
+    for each in ours:
+        if each.contract.event_id in answers:
+            firsts.setdefault(each.record.key, each)
+    return {id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason) for each in firsts.values()}
 
 
 def hand_over(

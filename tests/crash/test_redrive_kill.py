@@ -1,70 +1,51 @@
-"""A relay killed while it redrives: repeats only, nothing lost, order kept, in whatever moment it was."""
+"""kill -9 in the middle of a redrive: each event is either released and applied once, or parked as before."""
 
 from collections.abc import Iterator
 from threading import Event
 
 import pytest
+from psycopg import Connection
 
-from counterfoil.quarantine_outgoing import OutgoingQuarantine
-from infrastructure.postgres import connect
-from tests.support.kafka import Kafka, MakeTopic
-from tests.support.large import limit_messages, note_of
-from tests.support.parcels import Parcels, parcels_in
-from tests.support.processes import Program, Programs
-from tests.support.published import published
-from tests.support.relay_program import BEFORE_ACK, BEFORE_CHECKPOINT
-from tests.support.relays import checkpoint_of, in_order, relay_program, repeats_are_identical, steps
+from domain.contracts import Contract
+from projections.base import Quarantine
+from projections.entries import ParkedKey, entries
+from projections.redriving import Redrive, Redriver
+from tests.support.inventory import apply, connected
+from tests.support.messages import placed
+from tests.support.processes import Programs
+from tests.support.tally import CREATE, Tally, tally
 from tests.support.wait import eventually
 
-
-@pytest.fixture
-def parcels(store_dsn: str) -> Iterator[Parcels]:
-    with parcels_in(store_dsn) as parcels:
-        yield parcels
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'redrive' AND datname = current_database()"
 
 
 @pytest.fixture
-def quarantine(store_dsn: str) -> Iterator[OutgoingQuarantine]:
-    with connect(store_dsn, application_name="test quarantine") as connection:
-        yield OutgoingQuarantine(connection, "parcels")
+def inbox(inventory_dsn: str) -> Iterator[Connection]:
+    with connected(inventory_dsn) as connection:
+        connection.execute(CREATE)
+        yield connection
 
 
-@pytest.mark.kafka
-@pytest.mark.parametrize(("point", "fewest_repeats"), [(BEFORE_ACK, 0), (BEFORE_CHECKPOINT, 4)])
-def test_a_relay_killed_while_it_redrives_repeats_and_loses_and_reorders_nothing(
-    store_dsn: str,
-    kafka: Kafka,
-    topics: MakeTopic,
-    parcels: Parcels,
-    programs: Programs,
-    quarantine: OutgoingQuarantine,
-    point: str,
-    fewest_repeats: int,
+def refuse(contract: Contract, tx: Connection) -> Quarantine:
+    return Quarantine("as the test wants it")
+
+
+def test_a_redrive_killed_half_way_is_taken_up_by_the_next_where_it_had_come_to(
+    inbox: Connection, inventory_dsn: str, programs: Programs
 ) -> None:
-    topic = topics("parcels", partitions=3, config={"max.message.bytes": "20000"})
-    parcels.move("x", note=note_of(60_000))
-    parcels.move_all(["x", "y"], times=3)
+    events = [placed("ord_1") for _ in range(6)]
+    apply(inbox, events[0], projection=Tally(then=refuse))
+    apply(inbox, *events[1:], projection=Tally())
+    ids = [event.event_id for event in events]
 
-    def start(*arguments: str) -> Program:
-        return relay_program(programs, store_dsn, kafka, topic, *arguments, relay_lease=1.0)
+    program = programs.python("-m", "tests.support.redrive_program", ids[3], env={"DSN": inventory_dsn})
+    program.wait_for_line(f"handling {ids[3]}", within=60)
+    program.kill()
+    assert [each.event_id for each in entries(inbox, "tally")] == ids[3:]
+    assert tally(inbox) == ids[:3]
 
-    first = start()
-    eventually(lambda: checkpoint_of(store_dsn).position == 7, within=40)
-    assert first.stop(within=30) == 0
-    limit_messages(kafka, topic, 1_048_588)
-    quarantine.redrive("x", wait=0, stop=Event())
-
-    killed = start("--at", point, "--batch", "1")  # of the redrive: nothing else is to be published
-    assert killed.wait(within=40) == -9
-    assert len(quarantine.list(key="x", closed=False, limit=9)) == 4
-    start()
-    parcels.move_all(["x", "y"], times=2)
-    eventually(lambda: checkpoint_of(store_dsn).position == 11, within=40)
-    eventually(lambda: not quarantine.list(key="x", closed=False, limit=9), within=40)
-    eventually(lambda: len(steps(published(kafka.bootstrap, topic), "x")) == 6, within=40)
-
-    found = published(kafka.bootstrap, topic)
-    assert in_order(found, "x", 6)
-    assert in_order(found, "y", 5)
-    assert repeats_are_identical(found)
-    assert fewest_repeats <= sum(each.key == b"x" for each in found) - 6 <= 4
+    live = placed("ord_1")
+    eventually(lambda: inbox.execute(SESSIONS).fetchone() == (0,), within=30)  # the server has seen that it is gone
+    assert len(apply(inbox, live, projection=Tally()).parked) == 1
+    assert Redriver(Tally(), inbox).redrive(ParkedKey(b"ord_1"), Event()) == Redrive(released=4)
+    assert tally(inbox) == [*ids, live.event_id]

@@ -61,6 +61,16 @@ def test_in_one_batch_the_later_events_of_a_refused_one_park_behind_it_and_all_o
     assert count(inbox, "tally") == Count(culprits=1, followers=2)
 
 
+def test_of_several_that_are_refused_only_the_first_of_each_key_is_a_culprit(inbox: Connection) -> None:
+    """The others were asked about in a state in which the first was there; they are to be asked again."""
+    events = [placed("ord_1"), placed("ord_2"), placed("ord_1"), placed("ord_2")]
+    apply(inbox, *events, projection=Refusing(*events))
+    assert parked(inbox) == [
+        (event.event_id, kind)
+        for event, kind in zip(events, ("culprit", "culprit", "follower", "follower"), strict=True)
+    ]
+
+
 def test_in_later_batches_too_and_also_behind_bytes_that_nobody_can_read(inbox: Connection) -> None:
     apply_batch([poison(b"ord_1")], Tally(), inbox)
     after, other, by_another_topic = placed("ord_1"), placed("ord_2"), cancelled("ord_1")
