@@ -76,6 +76,11 @@ class Settings(BaseSettings):
     """Most entries in all in a projection's quarantine; what comes then waits in Kafka."""
     session_timeout: Annotated[float, Field(ge=1, le=300)] = 10.0
     """A consumer that Kafka has not heard from for this long loses its partitions."""
+    group_instance_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$")] | None = None
+    """Static membership: the member of this name keeps its partitions over a restart within `session_timeout`."""
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """consumer: the group protocol of KIP-848, in which the broker assigns; it needs Kafka 4.0, and has the broker's
+    session time-out instead of ours."""
 
     stop_grace: Seconds = 10.0
     """A process that was told to stop ends within this time."""

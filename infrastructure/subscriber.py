@@ -53,19 +53,31 @@ class SubscriberFailed(CounterfoilError):
 
 def consumer_config(settings: Settings, group: str) -> dict[str, Any]:
     """Holds the password: never log it."""
-    return connection_config(settings) | {
-        "group.id": group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "earliest",  # `latest` would lose what came while the group's offsets were gone
-        "isolation.level": "read_committed",
+    return (
+        connection_config(settings)
+        | _membership(settings)
+        | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",  # `latest` would lose what came while the group's offsets were gone
+            "isolation.level": "read_committed",
+            "max.poll.interval.ms": round(MAX_POLL_INTERVAL * 1000),
+            "allow.auto.create.topics": False,  # a misspelt topic must not come to life
+            "topic.metadata.refresh.interval.ms": 5_000,  # how long a topic that is just being made stays unseen
+            "log_level": 0,
+        }
+    )
+
+
+def _membership(settings: Settings) -> dict[str, Any]:
+    name = {"group.instance.id": settings.group_instance_id} if settings.group_instance_id else {}
+    if settings.group_protocol == "consumer":
+        return name | {"group.protocol": "consumer"}  # what else there was to say of it, the broker says
+    return name | {
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": round(settings.session_timeout * 1000),
         "heartbeat.interval.ms": round(min(settings.session_timeout / 3, 3) * 1000),
-        "max.poll.interval.ms": round(MAX_POLL_INTERVAL * 1000),
-        "allow.auto.create.topics": False,  # a misspelt topic must not come to life
-        "topic.metadata.refresh.interval.ms": 5_000,  # how long a topic that is just being made stays unseen
-        "log_level": 0,
     }
 
 

@@ -11,9 +11,9 @@ from tests.support.wait import eventually
 
 
 class Group:
-    def __init__(self, bootstrap: str, name: str, topic: str, stack: ExitStack) -> None:
-        """stack: closes the members."""
-        self.bootstrap, self.name, self.topic = bootstrap, name, topic
+    def __init__(self, bootstrap: str, name: str, topic: str, stack: ExitStack, **settings: str | float) -> None:
+        """stack: closes the members. settings: theirs."""
+        self.bootstrap, self.name, self.topic, self.settings = bootstrap, name, topic, settings
         self.sender = Sender(bootstrap)
         self._stack = stack
 
@@ -24,7 +24,7 @@ class Group:
 
     def member(self, **changes: str | int) -> Subscriber:
         """changes: to the consumer's configuration, with underscores for dots."""
-        settings = Settings(kafka_bootstrap_servers=self.bootstrap)
+        settings = Settings.model_validate({"kafka_bootstrap_servers": self.bootstrap} | self.settings)
         dotted = {name.replace("_", "."): value for name, value in changes.items()}
         return self._stack.enter_context(Subscriber(settings, self.name, [self.topic], dotted))
 
