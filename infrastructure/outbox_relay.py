@@ -160,7 +160,7 @@ class Relay:
         """The checkpoint as it is stored. What was prepared from another one is forgotten."""
         self.position = self._renew()
         self._anchor = checkpoint.read_anchor(self._connection, self.shard)
-        self._parking.load(self._connection, self.position)
+        self._parking.load(self._connection, self.position, self.keep_lease)
         self._forget()
 
     def _forget(self) -> None:

@@ -1,6 +1,6 @@
 """Stored events that a relay passes without publishing them, written down before its checkpoint may pass them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -61,7 +61,8 @@ PARK = """
 PARKED_AGGREGATES = """
     SELECT originator_id, min(position) FROM outgoing_quarantine
     WHERE relay = %(relay)s AND released_at IS NULL AND discarded_at IS NULL AND hash %% %(shards)s = %(shard)s
-    GROUP BY originator_id
+      AND originator_id >= %(from)s
+    GROUP BY originator_id ORDER BY originator_id LIMIT %(limit)s
 """
 
 DISCARDED_AFTER = """
@@ -70,6 +71,7 @@ DISCARDED_AFTER = """
 """
 
 LONGEST_PROBLEM = 1_000
+_PAGE = 20_000
 
 
 def hash_of(originator_id: str) -> int:
@@ -95,10 +97,19 @@ def fence(tx: Connection, lease: Lease) -> None:
         raise lease.lost()
 
 
-def parked_aggregates(connection: Connection, shard: Shard) -> dict[str, int]:
-    """The aggregates of this shard that have parked events, with the position of the first of these."""
-    values = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards}
-    return dict(connection.execute(PARKED_AGGREGATES, values).fetchall())
+def parked_aggregates(connection: Connection, shard: Shard, turn: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """The aggregates of this shard that have parked events, with the position of the first of these.
+
+    Read in pages, so that no statement takes long however many there are; `turn` is called between them.
+    """
+    found: dict[str, int] = {}
+    values: dict[str, object] = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards, "limit": _PAGE}
+    first = ""
+    while page := connection.execute(PARKED_AGGREGATES, values | {"from": first}).fetchall():
+        found.update(page)
+        first = page[-1][0] + "\x01"  # the next text there is: no text column holds a NUL
+        turn()
+    return found
 
 
 def discarded_after(connection: Connection, relay: str, position: int) -> set[tuple[int, bytes]]:

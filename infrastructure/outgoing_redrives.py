@@ -22,7 +22,7 @@ NOW = "SELECT clock_timestamp()"
 
 ASKED = """
     SELECT originator_id FROM outgoing_redrives WHERE relay = %(relay)s AND hash %% %(shards)s = %(shard)s
-    ORDER BY asked_at, originator_id LIMIT %(limit)s
+    ORDER BY originator_id LIMIT %(limit)s
 """
 
 NEXT_PARKED = """
@@ -85,7 +85,7 @@ def ask(connection: Connection, relay: str, originator_id: str | None = None) ->
 
 
 def asked_for(connection: Connection, shard: Shard, limit: int) -> list[str]:
-    """Some of the aggregates of this shard: for which it was asked first comes first."""
+    """Some of the aggregates of this shard for which somebody has asked, in the order of their ids."""
     values = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards, "limit": limit}
     return [originator_id for (originator_id,) in connection.execute(ASKED, values)]
 

@@ -1,6 +1,6 @@
 """Which events of a page a relay may publish, and which it parks: those that cannot leave, and those behind them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from infrastructure import metrics
 from infrastructure.event_ids import fingerprint
@@ -29,9 +29,9 @@ class Parking:
         self._discarded: set[tuple[int, bytes]] = set()
         self._refused: dict[int, str] = {}
 
-    def load(self, connection: Connection, after: int) -> None:
-        """As it is stored. after: the position from which the relay goes on."""
-        self._first = parked_aggregates(connection, self._shard)
+    def load(self, connection: Connection, after: int, turn: Callable[[], None] = lambda: None) -> None:
+        """As it is stored. after: the position from which the relay goes on. turn: called now and then."""
+        self._first = parked_aggregates(connection, self._shard, turn)
         self._discarded = discarded_after(connection, self._shard.relay, after)
         self._refused.clear()
         self._show()

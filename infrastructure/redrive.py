@@ -22,7 +22,7 @@ Publish = Callable[[Sequence[OutgoingMessage]], tuple[int, PublishFailed | None]
 
 _EVERY = 1.0
 """Seconds between two looks at what was asked for."""
-_AGGREGATES = 100
+_AGGREGATES = 500
 """At one turn, at most; each may have many events, of which a turn takes one batch."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 from psycopg.errors import LockNotAvailable
 
+from infrastructure import outgoing_quarantine
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.lease import Lease, LeaseLost, Shard, acquire
 from infrastructure.outgoing import MessageMapper
@@ -190,8 +191,11 @@ def test_while_a_relay_parks_nobody_takes_its_lease_over(parcels: Parcels, store
             parcels.connection.execute("UPDATE relay_checkpoints SET epoch = epoch + 1, owner = 'the successor'")
 
 
-def test_a_shard_knows_the_parked_aggregates_of_its_own_only(parcels: Parcels) -> None:
-    names = [f"p{number}" for number in range(12)]
+def test_a_shard_knows_the_parked_aggregates_of_its_own_only_in_whatever_pages_they_are_read(
+    parcels: Parcels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing_quarantine, "_PAGE", 2)
+    names = ["", "a", "a\x01", "aa", *(f"p{number}" for number in range(9))]
     for name in names:
         parcels.move(name, note="!")
     park(parcels.connection, lease_of(parcels), sort(parking(parcels), stored(parcels)).parked)
