@@ -76,14 +76,16 @@ class StoreFeed:
         outboxes: Sequence[Outbox],
         shard: int = 0,
         batch_size: int = 500,
+        max_bytes: int = 16_000_000,
         beat_every: float = 3.0,
     ) -> None:
-        """beat_every: seconds between two signs of life in the row while nothing moves it.
+        """max_bytes: a batch ends when it is so large; one event may go beyond. beat_every: seconds between two signs
+        of life in the row while nothing moves it.
 
         Call `connect` before the first step.
         """
         self._projection, self._outboxes, self._shard = projection, outboxes, shard
-        self._size = self._largest = batch_size
+        self._size, self._largest, self._max_bytes = batch_size, batch_size, max_bytes
         self._place: Place | None = None
         self._shards: int | None = None
         self._held: tuple[int, str] | None = None
@@ -117,7 +119,7 @@ class StoreFeed:
                 f"its rows are of version {place.version}, this code is of version {self._projection.version}: "
                 "rebuild the projection, or run the other code"
             )
-        page = self._reader.read(place.position, self._size)
+        page = self._reader.read(place.position, self._size, self._max_bytes)
         if self._was_set_back(place, page):
             return self._hold_until_reloaded(SET_BACK)
         if not page.events:

@@ -62,7 +62,8 @@ class ShardRunner:
         """applied: what is told that the position has moved."""
         self._settings, self._shard = settings, shard
         self._name = projection.consumer_name
-        self._feed = StoreFeed(projection, outboxes, shard, settings.consume_batch_size, settings.relay_lease / 3)
+        size, max_bytes = settings.consume_batch_size, settings.relay_batch_bytes
+        self._feed = StoreFeed(projection, outboxes, shard, size, max_bytes, settings.relay_lease / 3)
         self._database = Database(dsn, f"counterfoil project {self._name}")
         self._applied = applied
         self._woken = Event()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from domain.contracts import Contract
-from domain.orders.public_contracts import OrderCancelled, OrderPlaced
+from domain.orders.public_contracts import OrderPlaced
 from domain.values import LARGEST_INTEGER
 from infrastructure.postgres import Connection
 from projections.order_summary import queries
