@@ -1,17 +1,23 @@
 """No event overtakes an earlier one of its key that is in quarantine, whichever topic it comes by."""
 
 from collections.abc import Iterator
+from threading import Event
+from typing import cast
 
 import pytest
 from psycopg import Connection
 
 from domain.contracts import Contract
+from infrastructure.subscriber import Subscriber
 from projections.base import Quarantine
 from projections.batch import Limits, Outcome, Readable, apply_batch
+from projections.database import Database
 from projections.decoding import Category, Faulty
 from projections.discarding import discard
 from projections.entries import entries
 from projections.quarantine import Count, Parked, count
+from projections.settling import Settler
+from tests.support.finished import Finished
 from tests.support.inventory import apply, connected
 from tests.support.messages import cancelled, placed, readable, record
 from tests.support.tally import CREATE, Tally, tally
@@ -160,3 +166,21 @@ def test_a_full_quarantine_applies_nothing_out_of_order_and_goes_on_when_there_i
     outcome = apply_batch(batch, projection, inbox, limits=limits)
     assert ([fault.event_id for _, fault in outcome.parked], len(outcome.waiting)) == ([after[1].event_id], 1)
     assert tally(inbox) == [other.event_id]
+
+
+def test_a_batch_that_is_split_leaves_alone_what_follows_something_that_there_is_no_room_for(
+    inbox: Connection, inventory_dsn: str
+) -> None:
+    culprit, follower, *behind = placed("ord_1"), placed("ord_1"), placed("ord_2"), placed("ord_3")
+
+    def fail(contract: Contract, tx: Connection) -> None:
+        if contract.event_id == culprit.event_id:
+            raise RuntimeError("as the test wants it")
+
+    batch, finished = [readable(each) for each in (culprit, follower, *behind)], Finished()
+    database, subscriber = Database(inventory_dsn, "test"), cast(Subscriber, finished)
+    settler = Settler(Tally(then=fail), database, subscriber, Event(), attempts=1, limits=Limits(per_key=1))
+    settler.settle(batch)
+    database.drop()
+    assert (finished.offsets, tally(inbox)) == ({batch[0].record.offset}, [])
+    assert settler.waiting == {(culprit.topic, 0)}

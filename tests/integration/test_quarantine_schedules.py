@@ -3,7 +3,7 @@
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from threading import Event, Lock
@@ -13,7 +13,6 @@ import pytest
 from psycopg import Connection
 
 from domain.contracts import Contract
-from infrastructure.record import Record
 from infrastructure.subscriber import Subscriber
 from projections.base import Quarantine
 from projections.batch import Readable
@@ -23,6 +22,7 @@ from projections.entries import parked_keys
 from projections.quarantine import Parked, count
 from projections.redriving import Redriver
 from projections.settling import Settler
+from tests.support.finished import Finished
 from tests.support.inventory import connected
 from tests.support.messages import cancelled, placed, readable
 from tests.support.tally import CREATE, Tally, tally
@@ -51,22 +51,6 @@ class Moody(Tally):
         if mood < 0.5:
             raise RuntimeError("as the test wants it")
         return Quarantine("as the test wants it")
-
-
-class Finished:
-    """As far as a Settler needs a Subscriber: it is told which records are done with."""
-
-    def __init__(self) -> None:
-        self.offsets: set[int] = set()
-
-    def finish(self, records: Iterable[Record]) -> None:
-        self.offsets.update(record.offset for record in records)
-
-    def keep_alive(self) -> None:
-        pass
-
-    def idle(self, stop: Event, seconds: float) -> None:
-        pass
 
 
 class Schedule:
