@@ -17,7 +17,7 @@ LONGEST_STANDSTILL = 60.0
 """Seconds without any progress after which the demo gives up."""
 
 STORED = "SELECT count(*) FROM stored_events"
-PUBLISHED = "SELECT count(*) FROM stored_events WHERE position <= (SELECT max(position) FROM relay_checkpoints)"
+PUBLISHED = "SELECT count(*) FROM stored_events WHERE position <= (SELECT min(position) FROM relay_checkpoints)"
 PROCESSED = "SELECT count(*) FROM processed_events"
 
 Accident = tuple[int, Callable[[House], bool]]
