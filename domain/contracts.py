@@ -1,6 +1,7 @@
 """Base of the public contracts: what the house tells the world, frozen and versioned."""
 
-from typing import Annotated, ClassVar, Self, get_args
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
@@ -74,13 +75,11 @@ class Contract(ContractPart):
 
     @classmethod
     def contract_type(cls) -> str:
-        (name,) = get_args(cls.model_fields["event_type"].annotation)
-        return str(name)
+        return str(_only_value(cls, "event_type"))
 
     @classmethod
     def contract_version(cls) -> int:
-        (version,) = get_args(cls.model_fields["schema_version"].annotation)
-        return int(version)
+        return int(_only_value(cls, "schema_version"))
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
@@ -88,4 +87,12 @@ class Contract(ContractPart):
 
     def to_bytes(self) -> bytes:
         """The contract as JSON, fields in declared order, absent optional fields left out. Always the same bytes."""
-        return self.model_dump_json(exclude_none=True).encode()
+        # The serializer itself: model_dump_json spends as much again on looking at its options and on a text.
+        return self.__pydantic_serializer__.to_json(self, exclude_none=True)
+
+
+@cache
+def _only_value(contract: type[Contract], field: str) -> Any:
+    """Kept, because it is asked for each event."""
+    (value,) = get_args(contract.model_fields[field].annotation)
+    return value

@@ -7,7 +7,7 @@ those of the CloudEvents specification and of its partitioning and sequence exte
 from functools import cache
 from uuid import UUID
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json
 
 from domain.contracts import Contract
 
@@ -45,4 +45,4 @@ def _headers_of_the_type(contract_class: type[Contract], namespace: UUID) -> Hea
 
 
 def _time_as_in_the_value(contract: Contract) -> bytes:
-    return str(to_jsonable_python(contract.occurred_at)).encode()
+    return to_json(contract.occurred_at)[1:-1]

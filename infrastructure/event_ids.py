@@ -1,13 +1,16 @@
 """The id of a public event: a fact of the stored event, so that every publish of it carries the same one."""
 
-import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LARGEST_MILLISECOND = 2**48 - 1
+_VERSION_AND_VARIANT = 0x8 << 76 | 0x2 << 62
+_THE_REST = ~(0xF << 76 | 0x3 << 62)
 
 
 def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract_type: str) -> str:
@@ -20,42 +23,56 @@ def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract
     another fact gets another id, even one stored under the same id and version after the store was set
     back to an older backup, because the stored bytes are part of it.
     """
-    digest = _digest(
-        namespace.bytes,
-        str(stored.originator_id).encode(),
-        stored.originator_version.to_bytes(8, "big"),
-        contract_type.encode(),
-        stored.topic.encode(),
-        stored.state,
-    )
-    return "evt_" + _uuid_of_version_8(_milliseconds(timestamp), digest).hex
+    digest = sha256(
+        b"".join(
+            (
+                _part(namespace.bytes),
+                _part(str(stored.originator_id).encode()),
+                _EIGHT + stored.originator_version.to_bytes(8, "big"),
+                _name(contract_type),
+                _name(stored.topic),
+                _part(stored.state),
+            )
+        )
+    ).digest()
+    return f"evt_{_uuid_of_version_8(_milliseconds(timestamp), digest):032x}"
 
 
 def fingerprint(stored: StoredEvent) -> bytes:
     """32 bytes that tell this stored event from any other, whatever position it has."""
-    return _digest(
-        str(stored.originator_id).encode(),
-        stored.originator_version.to_bytes(8, "big"),
-        stored.topic.encode(),
-        stored.state,
-    )
+    return sha256(
+        b"".join(
+            (
+                _part(str(stored.originator_id).encode()),
+                _EIGHT + stored.originator_version.to_bytes(8, "big"),
+                _name(stored.topic),
+                _part(stored.state),
+            )
+        )
+    ).digest()
 
 
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts make the same bytes
-        digest.update(part)
-    return digest.digest()
+def _part(part: bytes) -> bytes:
+    """With its length before it, so that no two lists of parts make the same bytes."""
+    return len(part).to_bytes(8, "big") + part
+
+
+_EIGHT = (8).to_bytes(8, "big")
+
+
+@lru_cache(maxsize=1_000)
+def _name(text: str) -> bytes:
+    """Of names, of which there are few: they are kept."""
+    return _part(text.encode())
 
 
 def _milliseconds(timestamp: datetime) -> int:
     """Kept within the 48 bits there are: a wrong clock must not make an event unpublishable."""
-    return max(0, min(_LARGEST_MILLISECOND, (timestamp - _EPOCH) // timedelta(milliseconds=1)))
+    since = timestamp - _EPOCH
+    milliseconds = since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
+    return max(0, min(_LARGEST_MILLISECOND, milliseconds))
 
 
-def _uuid_of_version_8(milliseconds: int, digest: bytes) -> UUID:
+def _uuid_of_version_8(milliseconds: int, digest: bytes) -> int:
     """48 bits of time, 4 of version, 12 of the digest, 2 of variant, 62 of the digest."""
-    value = milliseconds << 80 | int.from_bytes(digest[:10], "big")
-    value = value & ~(0xF << 76) | 0x8 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+    return (milliseconds << 80 | int.from_bytes(digest[:10], "big")) & _THE_REST | _VERSION_AND_VARIANT
