@@ -44,7 +44,7 @@ def lose_the_tail(dsn: str, positions: int = LOST) -> None:
 
 
 def put_right(dsn: str, position: int) -> None:
-    """What docs/operations.md tells the operator to do."""
+    """As a rewind does, while the relay keeps its lease."""
     with psycopg.connect(dsn) as session:
         session.execute("UPDATE relay_checkpoints SET position = %s, anchor = NULL", (position,))
 
