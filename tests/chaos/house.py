@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 from time import monotonic
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -79,10 +80,16 @@ class Fleet:
 
 
 def ends_well(program: Program) -> None:
+    """Of one that does not, its log shows at the end where each of its threads was."""
     program.send(signal.SIGCONT)
-    started = monotonic()
-    returncode = program.stop(within=GRACE + SLOWNESS)
-    assert returncode == 0, f"told to stop, ended with {returncode} after {monotonic() - started:.1f} s"
+    program.send(signal.SIGTERM)
+    try:
+        returncode = program.wait(GRACE + SLOWNESS)
+    except TimeoutExpired:
+        program.send(signal.SIGABRT)
+        program.wait(SLOWNESS)
+        raise AssertionError(f"told to stop, did not end:\n{program.log_tail()}") from None
+    assert returncode == 0, f"told to stop, ended with {returncode}:\n{program.log_tail()}"
 
 
 @dataclass
@@ -182,6 +189,7 @@ def _fleets(
         "COUNTERFOIL_CONSUME_BATCH_SIZE": "50",
         "COUNTERFOIL_SESSION_TIMEOUT": "6",
         "CHAOS_CLOSED": str(closed),
+        "PYTHONFAULTHANDLER": "1",
     }
     of_parcels = env | {"COUNTERFOIL_STORE_DSN": parcels_store}
 
