@@ -5,7 +5,6 @@ transaction, and whatever comes again from below it is quarantined and never app
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -17,21 +16,15 @@ from infrastructure.backoff import Backoff
 from infrastructure.postgres import Connection
 from projections.inbox import OUR_SHAPE
 from projections.inbox_ranges import LOCK_OUT_CLAIMS, Range, now_ms, ranges
-from projections.redelivery import Limit, utc
+from projections.verdicts import MARGIN_MS, Limits, Verdict, and_kept_by, judge, parked_in, usage_of
 
 logger = logging.getLogger(__name__)
-
-MARGIN_MS = 86_400_000
-"""A day: what clocks may differ by, and a relay that was away may be late by."""
 
 LOCK_SECONDS = 0.5
 """For the connection: the longest that consumers queue behind us. Shorter than PostgreSQL waits before it looks for
 a deadlock: a claim of an old id and we may wait for each other, and then it is we who give way."""
 
 ATTEMPTS = 20
-
-Limits = Mapping[str, Sequence[Limit]]
-"""What may still be delivered to each consumer that is known."""
 
 CONSUMERS = """
     WITH RECURSIVE consumer AS (
@@ -44,23 +37,6 @@ CONSUMERS = """
     )
     SELECT consumer_name FROM consumer WHERE consumer_name IS NOT NULL
 """
-SIZE = "SELECT pg_total_relation_size(to_regclass(%s))"
-USAGE = sql.SQL("""
-    SELECT consumer_name, count(*), (extract(epoch FROM max(processed_at)) * 1000)::bigint
-    FROM (
-        {table} SELECT consumer_name, event_id, processed_at FROM processed_events_rest WHERE event_id < {end}
-    ) AS known
-    WHERE event_id ~ {our_shape} AND NOT EXISTS (
-        SELECT FROM inbox_horizons AS horizon
-        WHERE horizon.consumer_name = known.consumer_name AND known.event_id < horizon.event_id
-    )
-    GROUP BY consumer_name ORDER BY consumer_name
-""")
-OF_ITS_TABLE = sql.SQL("SELECT consumer_name, event_id, processed_at FROM {} UNION ALL")
-PARKED = """
-    SELECT count(*) FROM quarantined_events WHERE state = 'parked' AND event_id < %s AND event_id ~ %s
-"""
-
 # Nothing is added to the range while its rows are judged. Claims of other ranges go on.
 HOLD_STILL = sql.SQL("LOCK TABLE {} IN SHARE MODE")
 MOVE_HORIZON = """
@@ -73,10 +49,14 @@ MAKE_ROOM_FOR_OTHERS = """
     CREATE TABLE IF NOT EXISTS processed_events_other PARTITION OF processed_events
     FOR VALUES FROM ('evt_01:') TO ('evt_01a')
 """
-KEEP_OTHERS = sql.SQL("""
-    INSERT INTO processed_events (consumer_name, event_id, processed_at)
+FIND_OTHERS = sql.SQL("""
+    CREATE TEMPORARY TABLE others ON COMMIT DROP AS
     SELECT consumer_name, event_id, processed_at FROM {} WHERE event_id !~ {}
 """)
+KEEP_OTHERS = """
+    INSERT INTO processed_events (consumer_name, event_id, processed_at)
+    SELECT consumer_name, event_id, processed_at FROM others
+"""
 DROP = sql.SQL("DROP TABLE {}")
 SWEEP = """
     DELETE FROM processed_events_rest WHERE ctid = ANY (ARRAY(
@@ -96,26 +76,6 @@ class InboxBusy(CounterfoilError):
         return f"Consumers held the inbox's lock in {self.attempts} attempts. Run it again; it goes on where it was."
 
 
-@dataclass(frozen=True)
-class Usage:
-    """last_ms: when the consumer applied the last of its events in the range, Unix time."""
-
-    consumer_name: str
-    rows: int
-    last_ms: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """rows: None when nobody had to count. bytes: of the range's own table. kept_by: why it stays, in words; empty
-    when it may be dropped, or was."""
-
-    range: Range
-    rows: int | None
-    bytes: int
-    kept_by: tuple[str, ...]
-
-
 def consumers(connection: Connection) -> list[str]:
     """All that have rows in this inbox."""
     return [name for (name,) in connection.execute(CONSUMERS)]
@@ -125,9 +85,9 @@ def examine(connection: Connection, consumer_name: str, limits: Limits, margin_m
     """What `prune` would do, and why. Changes nothing and locks nothing."""
     verdicts: list[Verdict] = []
     for each in _past(connection):
-        verdict = _judge(connection, each, consumer_name, limits, margin_ms)
+        verdict = judge(connection, each, consumer_name, limits, margin_ms)
         if any(older.kept_by for older in verdicts):
-            verdict = _kept(verdict, "an older range is kept")
+            verdict = and_kept_by(verdict, "an older range is kept")
         verdicts.append(verdict)
     return verdicts
 
@@ -145,7 +105,7 @@ def prune(
         if stop.is_set():
             break
         # First without locks: nearly always that is the end of it.
-        verdict = _judge(connection, each, consumer_name, limits, margin_ms)
+        verdict = judge(connection, each, consumer_name, limits, margin_ms)
         if not verdict.kept_by:
             verdict = _drop_patiently(connection, each, consumer_name, limits, stop, margin_ms)
         verdicts.append(verdict)
@@ -159,35 +119,6 @@ def prune(
 def _past(connection: Connection) -> list[Range]:
     now = now_ms(connection)
     return [each for each in ranges(connection) if each.ends_at_ms < now]
-
-
-def _judge(connection: Connection, range_: Range, consumer_name: str, limits: Limits, margin_ms: int) -> Verdict:
-    size = _size(connection, range_)
-    too_young = tuple(_too_late(range_.ends_at_ms + margin_ms, limits.get(consumer_name, ())))
-    if too_young:
-        return Verdict(range_, None, size, too_young)
-    usage = _usage(connection, range_)
-    kept_by = [reason for each in usage for reason in _reasons(each, range_, limits, margin_ms)]
-    parked = _parked(connection, range_)
-    if parked:
-        kept_by.append(f"{parked} events of it wait in quarantine")
-    return Verdict(range_, sum(each.rows for each in usage), size, tuple(dict.fromkeys(kept_by)))
-
-
-def _reasons(usage: Usage, range_: Range, limits: Limits, margin_ms: int) -> Iterator[str]:
-    if usage.consumer_name not in limits:
-        yield f"{usage.consumer_name} has rows in it, and no projection of that name is known here"
-        return
-    own = limits[usage.consumer_name]
-    too_young = [f"{usage.consumer_name}: {why}" for why in _too_late(range_.ends_at_ms + margin_ms, own)]
-    yield from too_young
-    if not too_young and any(_too_late(usage.last_ms + margin_ms, own)):
-        # Its record is as young as that, whatever the time in its id: the relay may have been late.
-        yield f"{usage.consumer_name}: an event of it was applied as late as {utc(usage.last_ms)}"
-
-
-def _too_late(time_ms: int, limits: Sequence[Limit]) -> Iterator[str]:
-    return (limit.why for limit in limits if time_ms > limit.from_ms)
 
 
 def _drop_patiently(
@@ -209,15 +140,18 @@ def _drop(connection: Connection, range_: Range, consumer_name: str, limits: Lim
     with connection.transaction():
         for table in filter(None, (range_.table, "processed_events_rest")):
             connection.execute(HOLD_STILL.format(sql.Identifier(table)))
-        verdict = _judge(connection, range_, consumer_name, limits, margin_ms)
+        verdict = judge(connection, range_, consumer_name, limits, margin_ms)
         if verdict.kept_by:
             return verdict
-        names = [each.consumer_name for each in _usage(connection, range_)]
+        names = [each.consumer_name for each in usage_of(connection, range_)]
+        if range_.table is not None:
+            connection.execute(FIND_OTHERS.format(sql.Identifier(range_.table), sql.Literal(OUR_SHAPE)))
         # A claim holds its lock until its transaction ends: from here on none is under way, and the next one
         # sees the horizon that we leave. Without this a claim could find its range gone and the old horizon.
+        # Nothing that takes long comes after it.
         connection.execute(LOCK_OUT_CLAIMS)
-        if _parked(connection, range_):
-            return _kept(verdict, "an event of it has just been put in quarantine")
+        if parked_in(connection, range_):
+            return and_kept_by(verdict, "an event of it has just been put in quarantine")
         connection.execute(MOVE_HORIZON, (names, range_.end_id))
         if range_.table is not None:
             _drop_table(connection, range_.table)
@@ -230,25 +164,5 @@ def _drop_table(connection: Connection, name: str) -> None:
     table = sql.Identifier(name)
     connection.execute(DETACH.format(table))
     connection.execute(MAKE_ROOM_FOR_OTHERS)
-    connection.execute(KEEP_OTHERS.format(table, sql.Literal(OUR_SHAPE)))
+    connection.execute(KEEP_OTHERS)
     connection.execute(DROP.format(table))
-
-
-def _usage(connection: Connection, range_: Range) -> list[Usage]:
-    own = OF_ITS_TABLE.format(sql.Identifier(range_.table)) if range_.table else sql.SQL("")
-    statement = USAGE.format(table=own, end=sql.Literal(range_.end_id), our_shape=sql.Literal(OUR_SHAPE))
-    return [Usage(*row) for row in connection.execute(statement)]
-
-
-def _parked(connection: Connection, range_: Range) -> int:
-    (count,) = connection.execute(PARKED, (range_.end_id, OUR_SHAPE)).fetchone() or (0,)
-    return int(count)
-
-
-def _size(connection: Connection, range_: Range) -> int:
-    (size,) = connection.execute(SIZE, (range_.table,)).fetchone() or (0,)
-    return int(size or 0)
-
-
-def _kept(verdict: Verdict, reason: str) -> Verdict:
-    return Verdict(verdict.range, verdict.rows, verdict.bytes, (*verdict.kept_by, reason))

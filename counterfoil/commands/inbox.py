@@ -16,8 +16,8 @@ from infrastructure.supervisor import stop_on_signals
 from projections import pruning
 from projections.inbox_ranges import make_ranges_ahead, now_ms
 from projections.loading import Feed, LoadedProjection, all_projections, load_projection
-from projections.pruning import Limits, Verdict
 from projections.redelivery import limits, utc
+from projections.verdicts import Limits, Verdict
 
 app = typer.Typer(no_args_is_help=True, help="What a projection's inbox remembers of the events it has applied.")
 

@@ -18,9 +18,10 @@ from infrastructure.postgres import Timeouts, connect
 from projections import inbox
 from projections.decoding import Category, Faulty
 from projections.inbox import claim, claim_or_tell
-from projections.pruning import LOCK_SECONDS, InboxBusy, Verdict, examine, prune
+from projections.pruning import LOCK_SECONDS, InboxBusy, examine, prune
 from projections.quarantine import Parked, park
 from projections.redelivery import Limit
+from projections.verdicts import Verdict
 from tests.support.databases import PostgresServer
 from tests.support.inbox import (
     days_ago,
@@ -182,6 +183,16 @@ def test_an_event_in_quarantine_keeps_its_range_until_it_is_decided(house: Conne
     assert event_id in known(house, "tally")
     house.execute("UPDATE quarantined_events SET state = 'released', closed_at = now()")
     prune(pruner, "tally", limits, GO_ON)
+    assert known(house, "tally") == set()
+
+
+def test_an_event_that_is_too_old_keeps_nothing_in_the_inbox(house: Connection, pruner: Connection) -> None:
+    old = remember_from(house, "tally", 50)[0]
+    younger = remember_from(house, "tally", 40)
+    prune(pruner, "tally", {"tally": up_to(house, 45)}, GO_ON)
+    assert apply(house, placed("ord_1", event_id=old), projection=Tally()).parked != []
+    assert known(house, "tally") == set(younger)
+    prune(pruner, "tally", {"tally": up_to(house, 30)}, GO_ON)
     assert known(house, "tally") == set()
 
 
