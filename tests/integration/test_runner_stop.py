@@ -47,6 +47,7 @@ class House:
             "DSN": dsn or self.dsn,
             "COUNTERFOIL_KAFKA_BOOTSTRAP_SERVERS": self.bootstrap,
             "COUNTERFOIL_SESSION_TIMEOUT": f"{session}",
+            "COUNTERFOIL_HANDLER_ATTEMPTS": "100",
         }
         return self._programs.python("-m", "tests.support.projection_program", behaviour, env=env)
 
@@ -108,6 +109,16 @@ def test_told_to_stop_while_the_database_works_it_is_cut_off(house: House) -> No
     stop(program)
     assert house.applied == []
     house.start()  # and nothing is left in the database to wait for
+    eventually(lambda: house.applied == [event_id], within=15)
+
+
+def test_told_to_stop_between_two_attempts_it_leaves_the_event_to_a_successor(house: House) -> None:
+    [event_id] = house.send(1)
+    program = house.start("in-vain")
+    program.wait_for_line("attempt=4")  # then it waits for seconds
+    stop(program)
+    assert (house.applied, count(house.database, "quarantined_events")) == ([], 0)
+    house.start()
     eventually(lambda: house.applied == [event_id], within=15)
 
 
@@ -177,3 +188,21 @@ def test_killed_in_a_handler_nothing_is_half_done_and_a_successor_applies_all(ho
     house.start()
     eventually(lambda: house.committed == 3, within=30)
     assert house.applied == event_ids
+
+
+def test_frozen_in_a_transaction_for_so_long_that_it_lost_its_partition_the_effect_happens_once(house: House) -> None:
+    event_ids = house.send(2)
+    frozen = house.start("slowly", session=6)
+    frozen.wait_for_line("handled ord_0")
+    frozen.wait_for_line("handling ord_1")
+    frozen.send(signal.SIGSTOP)
+    successor = house.start(session=6)
+    successor.wait_for_line("partitions assigned .*now=1", within=60)
+    frozen.send(signal.SIGCONT)
+    frozen.wait_for_line("partitions (lost|revoked)", within=60)
+    eventually(lambda: house.committed == 2, within=60)
+    assert house.applied == event_ids
+    more = house.send(2)
+    eventually(lambda: house.applied == event_ids + more, within=60)
+    for program in (frozen, successor):
+        stop(program)

@@ -34,6 +34,11 @@ def _slowly(contract: Contract, tx: Connection) -> None:
     say(f"handled {contract.key}")
 
 
+def _in_vain(contract: Contract, tx: Connection) -> None:
+    say(f"handling {contract.key}")
+    raise RuntimeError
+
+
 def _in_the_database(contract: Contract, tx: Connection) -> None:
     say(f"handling {contract.key}")
     tx.execute("SELECT pg_sleep(25)")
@@ -50,6 +55,7 @@ class _StopsBeforeTheOffset(Subscriber):
 
 HANDLERS: dict[str, Callable[[Contract, Connection], None]] = {
     "slowly": _slowly,
+    "in-vain": _in_vain,
     "in-the-database": _in_the_database,
 }
 
