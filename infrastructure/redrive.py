@@ -69,6 +69,7 @@ class Redriver:
 
     def __init__(self, lease: Lease, parking: Parking, batch_size: int) -> None:
         self._lease, self._parking, self._batch_size = lease, parking, batch_size
+        self._most = batch_size
         self._look_at = 0.0
 
     def turn(self, connection: Connection, publish: Publish) -> Redriven | None:
@@ -79,10 +80,12 @@ class Redriver:
         if not aggregates:
             self._look_at = monotonic() + _EVERY
             return None
-        parked = next_parked(connection, self._lease.relay, aggregates, self._batch_size)
+        parked = next_parked(connection, self._lease.relay, aggregates, self._most)
         attempt = self._examine(parked)
         messages = attempt.messages
         acknowledged, failure = publish(messages) if messages else (0, None)
+        # After trouble one event, then two, four: so that whoever is at fault stands alone before long.
+        self._most = 1 if failure else min(self._batch_size, 2 * self._most)
         if failure and failure.fault is Fault.MESSAGE and failure.index is not None:
             attempt.blame(failure.index, failure.error)
             failure = None

@@ -113,6 +113,40 @@ def test_after_the_topic_allows_it_a_redrive_brings_all_out_in_order_while_new_e
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once"])
+def test_of_many_keys_redriven_together_the_refused_one_alone_stays_in_either_delivery_mode(
+    store_dsn: str,
+    kafka: Kafka,
+    topics: MakeTopic,
+    parcels: Parcels,
+    name: str,
+    quarantine: OutgoingQuarantine,
+    delivery: str,
+) -> None:
+    topic = topics("parcels", partitions=1, config={"max.message.bytes": "20000"})
+    for other in OTHERS[:9]:
+        parcels.move(other, note="not yet!")
+        parcels.move(other)
+    parcels.move("x", note=note_of(60_000))
+    parcels.move_all(["x", "fine"], times=1)
+    settings = settings_for(store_dsn, kafka.bootstrap, relay_delivery=delivery)
+    with running(RelayLoop(parcel_outbox(topic, name), settings)):
+        eventually(lambda: checkpoint_of(store_dsn, name).position == 21, within=40)
+    assert count(parcels.connection, name) == (20, 10)
+
+    with running(RelayLoop(mended_outbox(topic, name), settings)):
+        redriven = quarantine.redrive(None, wait=60, stop=NEVER)
+        last = parcels.move("fine")
+        eventually(lambda: checkpoint_of(store_dsn, name).position == last, within=40)
+
+    assert (redriven.pending, redriven.released, redriven.left) == (0, 18, 2)
+    assert [(each.key, each.category) for each in redriven.failed] == [("x", "refused")]
+    found = published(kafka.bootstrap, topic, isolation="read_committed")
+    assert all(in_order(found, other, 2) for other in OTHERS[:9])
+    assert (steps(found, "x"), steps(found, "fine")) == ([], [1, 2])
+
+
+@pytest.mark.kafka
 def test_two_hundred_poison_events_at_the_head_starve_nobody(
     store_dsn: str, kafka: Kafka, topics: MakeTopic, parcels: Parcels, name: str
 ) -> None:
