@@ -90,12 +90,15 @@ def exchange(tx: Connection, live: str, other: str, tables: Sequence[str], views
     What they hold is not touched: it takes the same time for any number of rows. The caller has locked them.
     """
     between = f"{other}_swap"
-    tx.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(between)))
-    for source, to in ((other, between), (live, other), (between, live)):
-        for table in existing(tx, source, tables):
-            move = sql.SQL("ALTER TABLE {}.{} SET SCHEMA {}")
-            tx.execute(move.format(sql.Identifier(source), sql.Identifier(table), sql.Identifier(to)))
-    tx.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(between)))
+    of_other, of_live = existing(tx, other, tables), existing(tx, live, tables)
+    statements = [
+        sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(between)),
+        *_moves(of_other, other, between),
+        *_moves(of_live, live, other),
+        *_moves(of_other, between, live),
+        sql.SQL("DROP SCHEMA {}").format(sql.Identifier(between)),
+    ]
+    tx.execute(sql.SQL("; ").join(statements))  # one round trip: readers wait
     _look_in(tx, live)
     for view in views.own:
         view.define(tx)
@@ -106,6 +109,11 @@ def exchange(tx: Connection, live: str, other: str, tables: Sequence[str], views
     for view in views.elsewhere:
         view.define(tx)
     _look_in(tx, live)
+
+
+def _moves(tables: Sequence[str], source: str, to: str) -> list[sql.Composed]:
+    move = sql.SQL("ALTER TABLE {}.{} SET SCHEMA {}")
+    return [move.format(sql.Identifier(source), sql.Identifier(table), sql.Identifier(to)) for table in tables]
 
 
 def exchange_migrations(tx: Connection, live: str, other: str, components: Sequence[str]) -> None:

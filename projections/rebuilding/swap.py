@@ -90,12 +90,12 @@ class Swap:
             present = existing(connection, self.live, self.rebuild.tables)
             both = existing(connection, self.rebuild.other_schema, present)
             copy_grants(connection, self.live, self.rebuild.other_schema, both)
-            views = read_views(connection, self.live, self.rebuild.other_schema, present)
-            self._lock(connection, present, "ACCESS EXCLUSIVE", FOR_READERS)
-            since = monotonic()
-            exchange(connection, self.live, self.rebuild.other_schema, self.rebuild.tables, views)
             exchange_migrations(connection, self.live, self.rebuild.other_schema, self.rebuild.components)
             self._write_down(connection, left)
+            views = read_views(connection, self.live, self.rebuild.other_schema, present)
+            since = monotonic()
+            self._lock(connection, present, "ACCESS EXCLUSIVE", FOR_READERS)
+            exchange(connection, self.live, self.rebuild.other_schema, self.rebuild.tables, views)
         return Swapped(monotonic() - since, left.returnable)
 
     def _keep_writers_out(self, tx: Connection) -> None:
@@ -123,9 +123,9 @@ class Swap:
     def _lock(self, tx: Connection, tables: Sequence[str], mode: str, seconds: float) -> None:
         """In one order; at most so long for each, because others queue behind us meanwhile."""
         tx.execute(LOCK_TIMEOUT, (f"{round(seconds * 1000)}",))
-        for table in tables:
-            statement = sql.SQL("LOCK TABLE {} IN {} MODE")
-            tx.execute(statement.format(sql.Identifier(self.live, table), sql.SQL(mode)))
+        if tables:
+            names = sql.SQL(", ").join(sql.Identifier(self.live, table) for table in tables)
+            tx.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
 
     def _write_down(self, tx: Connection, left: Left) -> None:
         version = self.sides.live_version(tx)
