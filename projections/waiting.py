@@ -1,7 +1,7 @@
 """Read your own writes: wait until a projection has applied an event.
 
-Who waits is woken by a hint that runners send after their commits. A hint may be lost, and does not get through
-a pooler in transaction mode; that costs one poll.
+Who waits is woken by a hint that runners send after their commits. A hint may be lost, and there is none behind a
+pooler; that costs one poll.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from infrastructure.fork import in_each_forked_child
 from infrastructure.hints import LISTEN_PROJECTED
+from infrastructure.pooler import behind_a_pooler
 from infrastructure.postgres import Connection, Timeouts, connect
 from infrastructure.supervisor import Loop, beat
 from projections import positions
@@ -96,7 +97,8 @@ class Watch(ABC, Generic[T]):
 
     def _run(self, stop: Event) -> None:
         with connect(self._dsn, application_name="counterfoil waiting", timeouts=_TIMEOUTS) as connection:
-            connection.execute(LISTEN_PROJECTED)
+            if not behind_a_pooler(connection):  # there it would be left behind in a session that others get
+                connection.execute(LISTEN_PROJECTED)
             while not stop.is_set():
                 beat("waiting")
                 with self._changed:

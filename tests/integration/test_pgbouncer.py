@@ -88,13 +88,18 @@ def test_a_lease_is_taken_over_within_its_time_whatever_became_of_its_session(
         assert taken[0].epoch == 2
 
 
-def test_a_relay_says_at_its_start_that_it_needs_a_direct_connection(
-    store_dsn: str, pgbouncer: PgBouncer, programs: Programs
+@pytest.mark.parametrize(
+    ("command", "who"),
+    [(("relay", "domain.orders"), "a relay"), (("project", "projections.order_summary"), "a projection that is fed")],
+    ids=["relay", "projection"],
+)
+def test_who_needs_a_direct_connection_says_so_at_its_start(
+    store_dsn: str, pgbouncer: PgBouncer, programs: Programs, command: tuple[str, ...], who: str
 ) -> None:
-    relay = programs.counterfoil("relay", "domain.orders", env={"COUNTERFOIL_STORE_DSN": pgbouncer.through(store_dsn)})
-    relay.wait_for_line("connection pooler.*a relay.*own host and port")
-    assert relay.wait(10.0) == 1
-    assert "Traceback" not in relay.output()
+    program = programs.counterfoil(*command, env={"COUNTERFOIL_STORE_DSN": pgbouncer.through(store_dsn)})
+    program.wait_for_line(f"connection pooler.*{who}.*own host and port", within=60)
+    assert program.wait(10.0) == 1
+    assert "Traceback" not in program.output()
 
 
 def test_a_migration_through_the_pooler_is_refused_and_leaves_no_lock(empty_dsn: str, pgbouncer: PgBouncer) -> None:

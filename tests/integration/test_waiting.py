@@ -15,6 +15,7 @@ from projections.waiting import PositionWatch
 from tests.support.feeding import feeding
 from tests.support.parcel_counts import OUTBOXES, ParcelCounts, counts, with_counts
 from tests.support.parcels import Parcels, parcels_in
+from tests.support.pgbouncer import PgBouncer
 from tests.support.stored_events import autocommit, proxied
 from tests.support.wait import eventually
 
@@ -125,6 +126,19 @@ def test_a_server_that_is_away_is_waited_for(dsn: str) -> None:
         apply_up_to(dsn, 2)
         proxy.resume()
         assert waits.result(LONG)
+
+
+def test_behind_a_pooler_it_looks_now_and_then_and_leaves_nothing_in_the_sessions_of_others(
+    dsn: str, pgbouncer: PgBouncer
+) -> None:
+    way = pgbouncer.through(dsn)
+    with watching(way) as watch, ThreadPoolExecutor() as threads:
+        waits = threads.submit(watch.wait_for, 5, LONG)
+        eventually(lambda: watch._awaited, within=30)
+        apply_up_to(dsn, 5)
+        assert waits.result(LONG)
+        with autocommit(way) as pooled:
+            assert pooled.execute("SELECT pg_listening_channels()").fetchone() is None
 
 
 def test_closing_tells_whoever_waits_and_leaves_no_session(dsn: str, parcels: Parcels) -> None:
