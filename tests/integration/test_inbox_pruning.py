@@ -278,6 +278,21 @@ def test_while_a_batch_is_under_way_nothing_is_dropped(
         assert known(house, "tally") == set()
 
 
+def test_what_never_had_a_range_is_kept_too_while_a_batch_is_under_way(
+    dsn: str, house: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That batch may have read the horizon, and an old event be the next that it claims."""
+    monkeypatch.setattr("projections.pruning.ATTEMPTS", 2)
+    ancient = remember_from(house, "tally", 3_000)
+    with connected(dsn) as consumer, connect(dsn, application_name="pruner", timeouts=Timeouts(lock=0.1)) as pruner:
+        with consumer.transaction():
+            today = claim(consumer, "tally", [id_at(days_ago(house, 0))])
+            with pytest.raises(InboxBusy):
+                prune(pruner, "tally", {"tally": up_to(house, 30)}, GO_ON)
+            assert horizons(house) == {}
+    assert known(house, "tally") == {*ancient, *today}
+
+
 @pytest.mark.parametrize("calls_before", [0, 10], ids=["first", "prepared"])
 def test_a_claim_that_waited_for_a_drop_sees_the_horizon_it_left(
     dsn: str, house: Connection, calls_before: int
