@@ -284,12 +284,16 @@ def test_what_never_had_a_range_is_kept_too_while_a_batch_is_under_way(
     """That batch may have read the horizon, and an old event be the next that it claims."""
     monkeypatch.setattr("projections.pruning.ATTEMPTS", 2)
     ancient = remember_from(house, "tally", 3_000)
-    with connected(dsn) as consumer, connect(dsn, application_name="pruner", timeouts=Timeouts(lock=0.1)) as pruner:
-        with consumer.transaction():
-            today = claim(consumer, "tally", [id_at(days_ago(house, 0))])
-            with pytest.raises(InboxBusy):
-                prune(pruner, "tally", {"tally": up_to(house, 30)}, GO_ON)
-            assert horizons(house) == {}
+    impatient = Timeouts(lock=0.1)
+    with (
+        connected(dsn) as consumer,
+        connect(dsn, application_name="pruner", timeouts=impatient) as pruner,
+        consumer.transaction(),
+    ):
+        today = claim(consumer, "tally", [id_at(days_ago(house, 0))])
+        with pytest.raises(InboxBusy):
+            prune(pruner, "tally", {"tally": up_to(house, 30)}, GO_ON)
+        assert horizons(house) == {}
     assert known(house, "tally") == {*ancient, *today}
 
 
