@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 SET_BACK = "the store was set back: the event that was published last is not there any more"
 
 
+_NOW_AND_THEN = 1.0
+"""Seconds between two writes of the checkpoint while nothing comes but events of other shards."""
+
+
 class Outcome(StrEnum):
     MOVED = "moved"
     """The checkpoint moved; there may be more."""
@@ -90,7 +94,8 @@ class Relay:
         self._held_at: int | None = None
         self.shard = lease.shard
         self.loop = f"{lease.relay}/{lease.shard.number}"
-        self.position = position
+        self.position = self._written = position
+        self._written_at = float("-inf")
 
     def connect(self, connection: Connection) -> None:
         """Goes on with this connection, in autocommit mode, from the position that is stored.
@@ -120,10 +125,11 @@ class Relay:
             return self._wait_for_an_operator()
         self._held_at = None
         if batch.is_empty:
+            self._write(_NOW_AND_THEN)
             return Step(Outcome.IDLE, self.position)
         self._park(batch.parked)
         acknowledged, failure = self._publish(batch, stop)
-        self._advance(batch.covered(acknowledged))
+        self._advance(batch.covered(acknowledged), 0.0 if batch.concerns_the_shard else _NOW_AND_THEN)
         # After trouble one event, then two, four: so that each attempt repeats little, however much is refused.
         if failure:
             self._most = 1
@@ -148,6 +154,7 @@ class Relay:
 
     def release(self) -> None:
         """Lets another relay in at once."""
+        self._write()
         self._lease.release(self._connection)
 
     # --- Where it stands -------------------------------------------------------------------------------
@@ -158,7 +165,7 @@ class Relay:
 
     def _reload(self) -> None:
         """The checkpoint as it is stored. What was prepared from another one is forgotten."""
-        self.position = self._renew()
+        self.position = self._written = self._renew()
         self._anchor = checkpoint.read_anchor(self._connection, self.shard)
         self._parking.load(self._connection, self.position, self.keep_lease)
         self._forget()
@@ -182,16 +189,21 @@ class Relay:
         self._resumed = True
         return True
 
-    def _advance(self, to: RecordedEvent | None) -> None:
-        if to is None:
+    def _advance(self, to: RecordedEvent | None, after: float = 0.0) -> None:
+        """after: seconds that the row may stay behind. What lies between is other shards', and will be read again."""
+        if to is not None:
+            self.position, self._anchor = to.position, fingerprint(to)
+            self._write(after)
+
+    def _write(self, after: float = 0.0) -> None:
+        if self.position == self._written or monotonic() < self._written_at + after:
             return
-        anchor = fingerprint(to)
         try:
-            checkpoint.advance(self._connection, self._lease, self.position, to.position, anchor)
+            checkpoint.advance(self._connection, self._lease, self._written, self.position, self._anchor)
         except psycopg.Error:
             metrics.RELAY_CHECKPOINT_FAILURES.labels(self._lease.relay).inc()
             raise
-        self.position, self._anchor = to.position, anchor
+        self._written, self._written_at = self.position, monotonic()
         self._renewed()
 
     def _renew(self) -> int:

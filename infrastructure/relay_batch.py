@@ -25,12 +25,13 @@ class Batch:
     """events: those it covers, in order, other shards' among them. messages: what the shard's own became.
 
     parked: those of the shard's own that are not published; to be written down before the messages are sent.
-    full: whether more may be stored right behind it already.
+    concerns_the_shard: whether any of the events is its own. full: whether more may be stored right behind it.
     """
 
     events: Sequence[RecordedEvent]
     messages: Sequence[OutgoingMessage]
     parked: Sequence[Parked] = ()
+    concerns_the_shard: bool = True
     full: bool = False
 
     @property
@@ -106,4 +107,4 @@ class Preparer:
             size += sum(len(message.value) for message in made)
             if own == self._size or published == most or size >= self._max_bytes:
                 return Batch(page.events[: index + 1], messages, parked, full=cut or index + 1 < len(page.events))
-        return Batch(page.events, messages, parked, full=cut)
+        return Batch(page.events, messages, parked, own > 0, cut)

@@ -6,11 +6,12 @@ import pytest
 
 from infrastructure.checkpoint import read_checkpoints
 from infrastructure.lease import Shard, acquire
+from infrastructure.outbox_relay import Relay
 from infrastructure.postgres import connect
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.relay_fleet import Topic, fleet, have_shards, owners, positions
-from tests.support.relays import steps
+from tests.support.relays import NEVER, Recorder, steps
 from tests.support.stored_events import proxied
 from tests.support.wait import eventually
 
@@ -92,6 +93,27 @@ def test_with_more_processes_than_shards_the_others_stand_by_and_nothing_moves_w
         assert epochs(store_dsn, name) == epoch
         relays.stop("one")
         eventually(lambda: relays.held() == {"two": {0}}, within=20)
+
+
+def test_events_of_other_shards_alone_move_the_checkpoint_only_now_and_then_and_at_the_latest_when_it_is_let_go(
+    store_dsn: str, parcels: Parcels, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infrastructure.outbox_relay._NOW_AND_THEN", 3_600.0)
+    have_shards(store_dsn, name, 2)
+    others = next(key for key in KEYS if shard_of(key, 2) == 1)
+    with connect(store_dsn, application_name="test") as connection:
+        acquired = acquire(connection, Shard(name, 0, 2), 60)
+        assert acquired is not None
+        relay = Relay(parcel_outbox("parcels", name), Recorder(), *acquired, batch_size=500)
+        relay.connect(connection)
+        parcels.move(others)
+        assert relay.step(NEVER).position == 1
+        for position in range(2, 10):
+            parcels.move(others)
+            assert relay.step(NEVER).position == position
+        assert positions(store_dsn, name)[0] == 1
+        relay.release()
+    assert positions(store_dsn, name) == [9, 0]
 
 
 # --- Out of the network ------------------------------------------------------------------------------------
