@@ -1,6 +1,5 @@
 """A runner that is fed by the store goes on by itself, shares its work out, and stops in time."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -159,11 +158,9 @@ def test_told_to_stop_it_ends_in_time_though_a_statement_waits(dsn: str, parcels
         runner.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         eventually(lambda: parcels.connection.execute(waiting).fetchone() == (1,), within=60)
-        told = time.monotonic()
         stop.set()
-        runner.join(30)
-        assert not runner.is_alive()
-        assert time.monotonic() - told < 15, "not the time that the statement would have waited"
+        runner.join(17)
+        assert not runner.is_alive(), "it waited as long as its statement did"
     assert counts(parcels.connection) == {}
 
 
