@@ -309,7 +309,7 @@ def test_a_claim_that_waited_for_a_drop_sees_the_horizon_it_left(
         with dropping.transaction():
             dropping.execute("LOCK TABLE ONLY processed_events IN ACCESS EXCLUSIVE MODE")
             waiting = threads.submit(partial(claim_or_tell, consumer, "tally", [old]))
-            eventually(partial(waits_for_a_lock, house, consumer.info.backend_pid))
+            eventually(partial(waits_for_a_lock, house, consumer.info.backend_pid), within=30)
             dropping.execute("INSERT INTO inbox_horizons VALUES ('tally', %s)", (f"evt_{number_of(old) + 1:05x}",))
             dropping.execute(f"DROP TABLE processed_events_{old[4:9]}")
         assert waiting.result(20) == (set(), {old})

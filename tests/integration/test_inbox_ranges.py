@@ -189,7 +189,7 @@ def test_a_range_is_made_only_when_no_claim_of_it_is_under_way(empty_dsn: str, h
         with consumer.transaction():
             claim(consumer, "inventory", [event_id])
             making = threads.submit(partial(make_ranges_ahead, keeper))
-            eventually(partial(waits_for_a_lock, house, keeper.info.backend_pid))
+            eventually(partial(waits_for_a_lock, house, keeper.info.backend_pid), within=30)
         assert len(making.result(30)) == 11
     assert table_of(house, event_id) == f"processed_events_{event_id[4:9]}"
     assert claim(house, "inventory", [event_id]) == set()
