@@ -74,9 +74,13 @@ class Projection(ABC):
     def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
         """Applies one event through `tx`, without commit or rollback.
 
-        Raising means "not now": an error that passes by itself is waited out, any other is tried again a
-        few times and then quarantined. What can be foreseen is no error but a fact to record, or a
-        Quarantine to return; what was written before that answer is not kept.
+        Returns None when the event is applied, and also when there is nothing to do, as for one that comes
+        too late to matter; a Quarantine when it can never be applied, and what was written before that
+        answer is not kept. An event that comes before another one it needs is best written down until then:
+        waiting would hold back the partition by which the other one may come.
+
+        Raising is for what nobody foresaw (faults.py): an error that passes by itself is waited out, what
+        the database never takes is quarantined, any other error after some attempts.
         """
 
 
