@@ -10,7 +10,7 @@ from infrastructure.postgres import connect
 from infrastructure.settings import Settings
 from projections.base import Projection
 from projections.effects.queue import failed_effects
-from projections.quarantine import count
+from projections.quarantine import Count, count, most_of_one_key
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,28 @@ def projection_health(settings: Settings, name: str, dsn: str, projection: Proje
     """name: the projection's. Raises psycopg.Error when its database does not answer."""
     with closing(connect(dsn, application_name="counterfoil status")) as connection:
         quarantined = count(connection, projection.consumer_name)
+        of_one_key = most_of_one_key(connection, projection.consumer_name)
         refused = failed_effects(connection, projection.consumer_name)
     group = _group_lag(settings, projection)
     draining = group.fault if group else "Kafka did not answer"
-    decision = "events are in quarantine: see `counterfoil quarantine list`" if quarantined.total else None
+    is_full = quarantined.total >= settings.quarantine_total or of_one_key >= settings.quarantine_per_key
     effects = "external effects were refused for good: see `counterfoil effects list`" if refused else None
     return ProjectionHealth(
         projection=name,
         lag=group.lag if group else None,
         waiting_seconds=group.waiting_seconds if group else None,
         quarantined=quarantined.total,
-        faults=tuple(fault for fault in (draining, decision, effects) if fault),
+        faults=tuple(fault for fault in (draining, _decision(quarantined, is_full), effects) if fault),
         followers=quarantined.followers,
     )
+
+
+def _decision(quarantined: Count, is_full: bool) -> str | None:
+    if not quarantined.total:
+        return None
+    full = "the quarantine is full, so that partitions wait: " if is_full else ""
+    followers = f", {quarantined.followers} of them behind others" if quarantined.followers else ""
+    return f"{full}records in quarantine: {quarantined.total}{followers}. See `counterfoil quarantine list`"
 
 
 def _group_lag(settings: Settings, projection: Projection) -> GroupLag | None:

@@ -32,6 +32,12 @@ COUNT = """
     FROM quarantined_events WHERE consumer_name = %s AND state = 'parked'
 """
 
+MOST_OF_ONE_KEY = """
+    SELECT count(*) FROM quarantined_events
+    WHERE consumer_name = %s AND state = 'parked' AND key_hash IS NOT NULL
+    GROUP BY key_hash ORDER BY 1 DESC LIMIT 1
+"""
+
 LONGEST_REASON = 1_000
 
 
@@ -75,6 +81,12 @@ def count(connection: Connection, consumer_name: str) -> Count:
     """How many records of this consumer wait for a decision."""
     culprits, followers = connection.execute(COUNT, (consumer_name,)).fetchone() or (0, 0)
     return Count(culprits, followers)
+
+
+def most_of_one_key(connection: Connection, consumer_name: str) -> int:
+    """How many records of the key that has most of them."""
+    (most,) = connection.execute(MOST_OF_ONE_KEY, (consumer_name,)).fetchone() or (0,)
+    return int(most)
 
 
 def key_hash(key: bytes) -> bytes:

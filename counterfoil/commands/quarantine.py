@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from counterfoil import arguments
+from counterfoil.commands.quarantine_export import export
 from counterfoil.output import complain, err, print_fields, print_json, print_table
 from counterfoil.quarantine_incoming import open_incoming
 from counterfoil.quarantine_outgoing import open_outgoing
@@ -116,6 +117,9 @@ def discard(
         print_json(asdict(entry))
     else:
         _print(module, [entry])
+
+
+app.command()(export)
 
 
 def _print(module: str, entries: list[Entry]) -> None:
