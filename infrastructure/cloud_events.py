@@ -20,11 +20,15 @@ def cloud_event_headers(contract: Contract, namespace: UUID, sequence: int) -> H
     namespace: the store that the event is a fact of; the source. An event id is unique in its source.
     sequence: version of the event within its aggregate, 1, 2, 3 ...; written as a decimal number.
     """
-    key = contract.key.encode()
+    return envelope(contract, contract.key.encode(), namespace, sequence)
+
+
+def envelope(contract: Contract, key: bytes, namespace: UUID, sequence: int) -> Headers:
+    """The same, for whoever has the contract's key at hand as bytes."""
     return (
-        *_headers_of_the_type(type(contract), namespace),
+        *_headers_of_the_type(type(contract), namespace.int),
         ("ce_id", contract.event_id.encode()),
-        ("ce_time", _time_as_in_the_value(contract)),
+        ("ce_time", to_json(contract.occurred_at)[1:-1]),
         ("ce_subject", key),
         ("ce_partitionkey", key),
         ("ce_sequence", b"%d" % sequence),
@@ -32,17 +36,13 @@ def cloud_event_headers(contract: Contract, namespace: UUID, sequence: int) -> H
 
 
 @cache
-def _headers_of_the_type(contract_class: type[Contract], namespace: UUID) -> Headers:
+def _headers_of_the_type(contract_class: type[Contract], namespace: int) -> Headers:
     """The specification wants an absolute URI for the schema and a reference for the source."""
     name, version = contract_class.contract_type(), contract_class.contract_version()
     return (
         ("content-type", b"application/json"),
         ("ce_specversion", b"1.0"),
-        ("ce_source", f"/counterfoil/{namespace}".encode()),
+        ("ce_source", f"/counterfoil/{UUID(int=namespace)}".encode()),
         ("ce_type", f"{name}.v{version}".encode()),
         ("ce_dataschema", f"urn:counterfoil:contract:{name}:{version}".encode()),
     )
-
-
-def _time_as_in_the_value(contract: Contract) -> bytes:
-    return to_json(contract.occurred_at)[1:-1]

@@ -26,7 +26,7 @@ def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract
     digest = sha256(
         b"".join(
             (
-                _part(namespace.bytes),
+                _SIXTEEN + namespace.int.to_bytes(16, "big"),
                 _part(str(stored.originator_id).encode()),
                 _EIGHT + stored.originator_version.to_bytes(8, "big"),
                 _name(contract_type),
@@ -57,7 +57,7 @@ def _part(part: bytes) -> bytes:
     return len(part).to_bytes(8, "big") + part
 
 
-_EIGHT = (8).to_bytes(8, "big")
+_EIGHT, _SIXTEEN = (8).to_bytes(8, "big"), (16).to_bytes(8, "big")
 
 
 @lru_cache(maxsize=1_000)

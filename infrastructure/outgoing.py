@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from domain.contracts import Contract
 from domain.errors import CounterfoilError, problems_of
 from domain.event_mapper import EventMapper, UnknownTopic, UnreadableEvent
-from infrastructure.cloud_events import cloud_event_headers
+from infrastructure.cloud_events import envelope
 from infrastructure.delivery import OutgoingMessage
 from infrastructure.event_ids import event_id
 from infrastructure.event_reader import RecordedEvent
@@ -62,7 +62,7 @@ class MessageMapper:
             raise self._failed(recorded, error) from error
         if not self._published.issuperset(map(type, contracts)):
             raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made what is not in its CONTRACTS")
-        if len({contract.event_id for contract in contracts}) < len(contracts):
+        if len(contracts) > 1 and len({contract.event_id for contract in contracts}) < len(contracts):
             raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made two contracts with one event id")
         return contracts
 
@@ -79,10 +79,6 @@ class MessageMapper:
         return Unmappable(recorded.position, f"{self._outbox.name}.outbox failed with {type(error).__name__}")
 
     def _message(self, contract: Contract, recorded: RecordedEvent) -> OutgoingMessage:
-        return OutgoingMessage(
-            topic=contract.topic,
-            key=contract.key.encode(),
-            value=contract.to_bytes(),
-            headers=cloud_event_headers(contract, self._namespace, recorded.originator_version),
-            position=recorded.position,
-        )
+        key = contract.key.encode()
+        headers = envelope(contract, key, self._namespace, recorded.originator_version)
+        return OutgoingMessage(contract.topic, key, contract.to_bytes(), headers, recorded.position)
