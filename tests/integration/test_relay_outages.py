@@ -11,6 +11,7 @@ from infrastructure import metrics
 from infrastructure.hints import HintSender
 from infrastructure.kafka_faults import Fault
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
+from infrastructure.outgoing_records import count
 from infrastructure.publisher import KafkaPublisher, OutgoingMessage, PublishFailed
 from infrastructure.relay_loop import RelayLoop
 from tests.support.apache_kafka import RealKafka
@@ -73,6 +74,7 @@ def test_fifty_events_arrive_in_order_through_a_queue_of_ten_once_the_broker_is_
 
     found = published(breakable.bootstrap, topic)
     assert all(in_order(found, f"p{n}", 2) for n in range(25))
+    assert count(parcels.connection, name) == (0, 0)
 
 
 def test_a_broker_that_is_killed_and_restarted_under_load_loses_nothing_and_reorders_nothing(

@@ -93,11 +93,11 @@ def test_after_the_topic_allows_it_a_redrive_brings_all_out_in_order_while_new_e
         writer.start()
         try:
             eventually(lambda: len(quarantine.list(key="x", closed=False, limit=30)) == 30, within=40)
-            refused = quarantine.redrive("x", wait=30, stop=NEVER)
+            refused = quarantine.redrive("x", wait=60, stop=NEVER)
             assert (refused.pending, refused.released) == (0, 0)
             assert [each.attempts for each in refused.failed] == [1]
             limit_messages(kafka, topic, 1_048_588)
-            eventually(lambda: quarantine.redrive("x", wait=30, stop=NEVER).released, within=60)
+            eventually(lambda: quarantine.redrive("x", wait=60, stop=NEVER).released, within=60)
             eventually(lambda: not quarantine.list(key="x", closed=False, limit=1), within=60)
         finally:
             enough.set()
@@ -172,14 +172,14 @@ def test_events_of_code_that_is_not_there_yet_are_parked_and_come_out_when_it_is
     parcels.move("x", note="not yet!")
     parcels.move_all(["x", "y"], times=2)
     with running(relay(store_dsn, kafka, topic, name)):
-        eventually(lambda: checkpoint_of(store_dsn, name).position == 6)
+        eventually(lambda: checkpoint_of(store_dsn, name).position == 6, within=40)
     asked = quarantine.redrive(None, wait=0, stop=NEVER)
     assert (asked.keys, asked.pending, asked.left) == (1, 1, 3)
     assert {each.state for each in quarantine.list(key=None, closed=False, limit=9)} == {EntryState.ASKED}
 
     newer = RelayLoop(mended_outbox(topic, name), settings_for(store_dsn, kafka.bootstrap))
     with running(newer):
-        eventually(lambda: not quarantine.list(key=None, closed=False, limit=9), within=30)
+        eventually(lambda: not quarantine.list(key=None, closed=False, limit=9), within=60)
 
     found = published(kafka.bootstrap, topic)
     assert (in_order(found, "x", 4), in_order(found, "y", 2)) == (True, True)
@@ -194,14 +194,14 @@ def test_what_is_discarded_is_kept_with_the_reason_and_the_rest_of_its_key_goes_
     parcels.move_all(["x"], times=2)
 
     with running(relay(store_dsn, kafka, topic, name)):
-        eventually(lambda: checkpoint_of(store_dsn, name).position == 3)
+        eventually(lambda: checkpoint_of(store_dsn, name).position == 3, within=40)
         (culprit, *_) = quarantine.list(key="x", closed=False, limit=9)
         discarded = quarantine.discard(culprit.id, "sent by hand", "ann")
-        redriven = quarantine.redrive("x", wait=30, stop=NEVER)
+        redriven = quarantine.redrive("x", wait=60, stop=NEVER)
         assert (redriven.released, redriven.left, redriven.pending) == (2, 0, 0)
         last = parcels.move("x")
-        eventually(lambda: checkpoint_of(store_dsn, name).position == last)
-        eventually(lambda: steps(published(kafka.bootstrap, topic), "x") == [2, 3, 4])
+        eventually(lambda: checkpoint_of(store_dsn, name).position == last, within=40)
+        eventually(lambda: steps(published(kafka.bootstrap, topic), "x") == [2, 3, 4], within=40)
 
     assert (discarded.state, discarded.closed_reason, discarded.closed_by) == (
         EntryState.DISCARDED,
