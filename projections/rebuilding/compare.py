@@ -29,7 +29,7 @@ DIFFERING = """
     FROM (SELECT {key}, ROW ({columns})::text AS told FROM {live} {only}) AS old
     FULL JOIN (SELECT {key}, ROW ({columns})::text AS told FROM {other} {only}) AS new USING ({key})
     WHERE old.told IS DISTINCT FROM new.told
-    LIMIT %(limit)s
+    ORDER BY {key} LIMIT %(limit)s
 """
 ONLY = "WHERE ({key}) IN (SELECT * FROM unnest({lists}))"
 
