@@ -45,7 +45,7 @@ def test_a_redrive_killed_half_way_is_taken_up_by_the_next_where_it_had_come_to(
     assert tally(inbox) == ids[:3]
 
     live = placed("ord_1")
-    eventually(lambda: inbox.execute(SESSIONS).fetchone() == (0,), within=30)  # the server has seen that it is gone
+    eventually(lambda: inbox.execute(SESSIONS).fetchone() == (0,), within=60)  # the server has seen that it is gone
     assert len(apply(inbox, live, projection=Tally()).parked) == 1
     assert Redriver(Tally(), inbox).redrive(ParkedKey(b"ord_1"), Event()) == Redrive(released=4)
     assert tally(inbox) == [*ids, live.event_id]

@@ -275,3 +275,23 @@ def test_an_event_that_is_not_there_any_more_stays_in_quarantine_and_says_so(hou
     assert (entry.category, entry.attempts) == ("gone", 1)
     found = progress(house.connection, RELAY, "x", since)
     assert (found.pending, found.released, found.left) == (0, 0, 1)
+
+
+def test_what_is_discarded_while_it_is_on_its_way_counts_as_released_because_it_is_published(house: House) -> None:
+    house.parcels.move("x", note="!")
+    house.take_all()
+    house.restart(mended_outbox("parcels"))
+    (entry,) = records(house.connection, RELAY, limit=9)
+    ask(house.connection, RELAY)
+
+    def is_discarded_meanwhile(messages: Sequence[OutgoingMessage]) -> tuple[int, None]:
+        assert discard(house.connection, RELAY, entry.id, "too late", "ann")
+        return len(messages), None
+
+    house.answer = is_discarded_meanwhile
+    house.turns()
+
+    (kept,) = records(house.connection, RELAY, closed=True, limit=9)
+    assert (kept.released_at is not None, kept.discard_reason) == (True, "too late")
+    house.parcels.move("x")
+    assert steps(house.take_last()) == [2]
