@@ -14,6 +14,7 @@ from projections import positions
 from projections.positions import Place
 from projections.resharding import CannotReshard, reshard
 from projections.store_process import NoSuchShard, StoreRunner
+from projections.store_runner import ShardRunner
 from tests.support.feeding import feeding, settings
 from tests.support.parcel_counts import OUTBOXES, ParcelCounts, counts, with_counts
 from tests.support.parcels import Parcels, parcels_in
@@ -152,7 +153,8 @@ def test_it_tells_how_far_it_is_behind_in_events_and_in_seconds(dsn: str, parcel
 def test_told_to_stop_it_ends_in_time_though_a_statement_waits(dsn: str, parcels: Parcels) -> None:
     parcels.move("a")
     stop = Event()
-    runner = Thread(target=StoreRunner(COUNTS, OUTBOXES, dsn, settings(dsn, stop_grace=2.0)).run, args=(stop,))
+    positions.begin(parcels.connection, COUNTS.consumer_name, COUNTS.version)
+    runner = Thread(target=ShardRunner(COUNTS, OUTBOXES, dsn, settings(dsn, stop_grace=2.0)).run, args=(stop,))
     with parcels.connection.transaction():
         parcels.connection.execute("LOCK TABLE counts IN ACCESS EXCLUSIVE MODE")
         runner.start()
