@@ -4,10 +4,18 @@ import sys
 
 from counterfoil.embedded import EmbeddedPostgres
 from infrastructure.migrate import STORE_MIGRATIONS, migrate
-from tests.benchmarks import append, inbox, large_store, read
+from tests.benchmarks import append, inbox, large_store, read, rebuild, relay, relay_latency
 from tests.benchmarks.harness import machine
 
-BENCHMARKS = {"append": append, "read": read, "large_store": large_store, "inbox": inbox}
+BENCHMARKS = {
+    "append": append,
+    "read": read,
+    "large_store": large_store,
+    "inbox": inbox,
+    "rebuild": rebuild,
+    "relay": relay,
+    "relay_latency": relay_latency,
+}
 
 
 def main(names: list[str]) -> None:
