@@ -22,6 +22,8 @@ from infrastructure.topics import TopicsNotReady, ensure_topics
 
 _SLICE = 0.25
 """Seconds between two looks at the stop event and the lease while there is nothing else to do."""
+_LOOK_AT_TOPICS = 300.0
+"""Seconds between two looks at the topics while all is well."""
 _BUSY = 1.0
 """Seconds after the last event for which it looks for the next one more often."""
 
@@ -34,20 +36,21 @@ def connect_relay(settings: Settings, name: str) -> Connection:
 
 
 class Topics:
-    """The topics of an outbox, made and checked once for all shards of a process, and again when one went missing."""
+    """The topics of an outbox, made and checked for all shards of a process: at its start, when one went missing,
+    and now and then, because somebody may change one while the relay runs."""
 
     def __init__(self, settings: Settings, contracts: Sequence[type[Contract]]) -> None:
         self._settings, self._contracts = settings, contracts
-        self._ready = False
+        self._look_at = float("-inf")
 
     def ensure(self, turn: Callable[[], None]) -> None:
         """Raises TopicsNotReady, and what `turn` raises."""
-        if not self._ready:
+        if monotonic() >= self._look_at:
             ensure_topics(self._settings, self._contracts, turn)
-            self._ready = True
+            self._look_at = monotonic() + _LOOK_AT_TOPICS
 
     def doubt(self) -> None:
-        self._ready = False
+        self._look_at = float("-inf")
 
 
 class ShardThread:

@@ -7,13 +7,15 @@ from typing import Literal
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewPartitions
 from pydantic import ValidationError
 
 from domain.contracts import Contract
-from infrastructure import metrics
+from infrastructure import metrics, relay_shard
 from infrastructure.settings import Settings
 from infrastructure.topics import TopicsNotReady, ensure_topics
 from tests.support.kafka import Kafka, MakeTopic, delete_topic
+from tests.support.wait import eventually
 
 UniqueName = Callable[[str], str]
 
@@ -82,6 +84,27 @@ def test_a_topic_that_another_relay_made_meanwhile_is_compared_too(
         ensure_topics(Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=6), [contract_on(topic)])
 
     assert [(vars(record)["topic"], vars(record)["partitions"]) for record in caplog.records] == [(topic, 3)]
+
+
+@pytest.mark.kafka
+def test_partitions_that_are_added_while_the_relay_runs_are_noticed_too(
+    kafka: Kafka, topics: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_shard, "_LOOK_AT_TOPICS", 0.0)
+    topic = topics("orders", partitions=3)
+    settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=3)
+    known = relay_shard.Topics(settings, [contract_on(topic)])
+    known.ensure(lambda: None)
+    assert metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(topic)._value.get() == 0
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(10)
+
+    def noticed() -> bool:
+        known.ensure(lambda: None)
+        return bool(metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(topic)._value.get())
+
+    eventually(noticed)
 
 
 def retention(kafka: Kafka, topic: str) -> str | None:
