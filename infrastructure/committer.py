@@ -1,78 +1,85 @@
-"""Commits offsets, with an end to every wait. The client's own synchronous commit has none: it waits on a
-broker that has stopped answering for as long as that lasts, and cannot be interrupted."""
+"""Commits offsets, and never waits for a broker. The client's own synchronous commit may wait without end, and
+shuts out every other call of the consumer meanwhile, also from other threads; so commits are sent off here, and
+their answers come with one of the next polls."""
 
 from collections.abc import Callable, Mapping
-from threading import Thread
 from time import monotonic
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from infrastructure import bounded
 from infrastructure.backoff import Backoff
 from infrastructure.progress import Progress
-
-COMMIT_SECONDS = 2.0
-"""Longest wait for a commit. It may still arrive later."""
 
 Partitions = Mapping[tuple[str, int], Progress]
 
 
 class Committer:
-    """One commit at a time, so that an older one can never arrive after a newer one."""
+    """One commit at a time, so that an older one can never arrive after a newer one.
 
-    def __init__(self, consumer: Consumer, on_error: Callable[[KafkaError], None]) -> None:
-        self._consumer, self._on_error = consumer, on_error
-        self._under_way: Thread | None = None
+    `answered` has to be the consumer's `on_commit`.
+    """
+
+    def __init__(self, partitions: Partitions, on_error: Callable[[KafkaError], None]) -> None:
+        """partitions: those that are assigned, as they come and go."""
+        self._partitions, self._on_error = partitions, on_error
+        self._under_way: dict[tuple[str, int], int] = {}
+        self._left = False
+        """Whether something that was to be committed has failed, or had to wait for its turn."""
         self._backoff, self._again_at = Backoff(base=0.2, cap=5.0), 0.0
 
-    def commit(self, partitions: Partitions) -> bool:
-        """Commits what is due. False when that was not confirmed in time; what is due is then still due."""
-        offsets = _due(partitions)
-        if not offsets:
-            return True
-        if self._is_under_way():
-            return False
-        confirmed: list[TopicPartition] = []
-        self._under_way = bounded.start(lambda: self._call(offsets, confirmed), "kafka-commit")
-        self._under_way.join(COMMIT_SECONDS)
-        for each in tuple(confirmed):
-            partitions[each.topic, each.partition].committed(each.offset)
-        complete = len(confirmed) == len(offsets)
-        self._again_at = 0.0 if complete else monotonic() + self._backoff.next_delay()
-        if complete:
-            self._backoff.reset()
-        return complete
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way)
 
-    def commit_again(self, partitions: Partitions) -> None:
-        """After a commit that failed, a while later; to be called every now and then."""
-        if self._again_at and monotonic() > self._again_at:
-            self.commit(partitions)
+    @property
+    def is_complete(self) -> bool:
+        """Whether the group knows all that is finished."""
+        return not (self._under_way or self._left or _due(self._partitions))
 
-    def commit_before_leaving(self, partitions: Partitions) -> None:
+    def send(self, consumer: Consumer) -> None:
+        """Sends off what is due; what is due while a commit is under way goes with a later one."""
+        self._left = bool(self._under_way)
+        offsets = _due(self._partitions)
+        if offsets and not self._under_way:
+            self._under_way = {(each.topic, each.partition): each.offset for each in offsets}
+            self._send(consumer, offsets)
+
+    def send_again(self, consumer: Consumer) -> None:
+        """What is left, after a failure a while later; to be called every now and then."""
+        if self._left and not self._under_way and monotonic() > self._again_at:
+            self.send(consumer)
+
+    def send_before_leaving(self, consumer: Consumer, partitions: Partitions) -> None:
         """For partitions that are being taken away, from the client's own callback.
 
-        No other thread may use the client then, and a wait here would have no end. None is needed: the
-        commit travels on the connection by which we give the partitions back, and ahead of that, so that
-        whoever gets them finds it.
+        No wait is needed: the commit travels on the connection by which we give the partitions back, and
+        ahead of that, so that whoever gets them finds it.
         """
-        offsets = _due(partitions)
-        if offsets and not self._is_under_way():
-            self._consumer.commit(offsets=offsets, asynchronous=True)
+        if offsets := _due(partitions):
+            self._send(consumer, offsets)
 
-    def _is_under_way(self) -> bool:
-        return self._under_way is not None and self._under_way.is_alive()
-
-    def _call(self, offsets: list[TopicPartition], confirmed: list[TopicPartition]) -> None:
-        try:
-            answers = self._consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as failure:
-            self._on_error(failure.args[0])
-            return
-        for each in answers:
-            if each.error is None:
-                confirmed.append(each)
+    def answered(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
+        """What became of a commit. One for partitions that were taken away is not waited for."""
+        failed = error
+        for each in offsets:
+            failed = failed or each.error
+            place = each.topic, each.partition
+            if each.error is None and error is None and place in self._partitions:
+                self._partitions[place].committed(each.offset)
+        if not offsets or {(each.topic, each.partition): each.offset for each in offsets} == self._under_way:
+            self._under_way = {}
+            if failed is None:
+                self._backoff.reset()
             else:
-                self._on_error(each.error)
+                self._left, self._again_at = True, monotonic() + self._backoff.next_delay()
+        if failed is not None:
+            self._on_error(failed)
+
+    def _send(self, consumer: Consumer, offsets: list[TopicPartition]) -> None:
+        try:
+            consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as refused:
+            self.answered(refused.args[0], offsets)
 
 
 def _due(partitions: Partitions) -> list[TopicPartition]:

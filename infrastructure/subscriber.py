@@ -1,12 +1,13 @@
 """Records from Kafka, at least once, in order per partition; offsets are committed by hand, after the work.
 
-All calls belong to one thread, in which Kafka's client also calls back when partitions come and go. What
-may wait for a broker without end, a commit and leaving the group, is done by a thread of its own, and
-waited for only so long.
+All calls belong to one thread, in which Kafka's client also calls back when partitions come and go. The client
+serves one call at a time, so nothing that may wait for a broker without end is called; leaving the group, the
+last call of all, is left to a thread of its own and waited for only so long.
 """
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
@@ -31,10 +32,14 @@ _silent.propagate = False
 
 MAX_POLL_INTERVAL = 300.0
 """Seconds. A consumer that does not poll for so long is taken for dead and loses its partitions."""
+COMMIT_SECONDS = 2.0
+"""Longest wait for a commit."""
 LEAVE_SECONDS = 2.0
 """Longest wait for leaving the group."""
 _TURN = 0.1
 """Seconds between two looks at the stop event."""
+_SHORT_TURN = 0.005
+"""Seconds of a poll that is there for an answer: it does not end early when the answer comes."""
 _KEEP_ALIVE = MAX_POLL_INTERVAL / 10
 
 
@@ -103,9 +108,10 @@ class Subscriber:
         self._fatal: str | None = None
         self._troubles: set[str] = set()
         self._polled_at = monotonic()
-        config = consumer_config(settings, group) | dict(changes or {}) | {"error_cb": self._on_error}
+        self._committer = Committer(self._partitions, self._on_error)
+        calls_back = {"error_cb": self._on_error, "on_commit": self._committer.answered}
+        config = consumer_config(settings, group) | dict(changes or {}) | calls_back
         self._consumer = Consumer(config, logger=_silent)
-        self._committer = Committer(self._consumer, self._on_error)
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -127,7 +133,7 @@ class Subscriber:
             self._fetch(most, wait)
         records, self._waiting = self._waiting[:most], self._waiting[most:]
         if not records:
-            self._committer.commit_again(self._partitions)
+            self._committer.send_again(self._consumer)
         return records
 
     def finish(self, records: Iterable[Record]) -> None:
@@ -137,9 +143,14 @@ class Subscriber:
             if progress is not None:
                 progress.finish(record.offset)
 
-    def commit(self) -> bool:
-        """Commits what is finished. False when that was not confirmed within a few seconds: it is tried again later."""
-        return self._committer.commit(self._partitions)
+    def commit(self, wait: float = COMMIT_SECONDS) -> bool:
+        """Commits what is finished. False when that was not confirmed within so many seconds: the answer may still
+        come, and what fails is tried again later, both while there are polls."""
+        until = monotonic() + (0.0 if self._committer.is_under_way else wait)
+        self._committer.send(self._consumer)
+        while self._committer.is_under_way and monotonic() < until:
+            self._fetch(1, _SHORT_TURN)
+        return self._committer.is_complete
 
     def rewind(self) -> None:
         """All records that are not finished come again, those of held partitions later."""
@@ -187,7 +198,8 @@ class Subscriber:
         if self._closed:
             return
         self._closed = True
-        self.commit()
+        with suppress(SubscriberFailed):
+            self.commit()
         if not bounded.within(LEAVE_SECONDS, self._consumer.close, "kafka-consumer-close"):
             logger.warning("left without the broker's confirmation", extra={"group": self._group})
 
@@ -255,7 +267,7 @@ class Subscriber:
         self._tell("partitions assigned", partitions)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._committer.commit_before_leaving(self._forget(partitions))
+        self._committer.send_before_leaving(self._consumer, self._forget(partitions))
         self._tell("partitions revoked", partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -106,7 +106,7 @@ class Runner:
             if not is_no_event_at_fault(error):
                 raise
             wait = self._wait_for(error)
-        subscriber.commit()
+        subscriber.commit(wait=0.0)  # the next polls bring the answer
         if settler.waiting:
             self._hold(settler.waiting, subscriber)
         if settled:

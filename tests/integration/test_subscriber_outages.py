@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from threading import Event
 from time import monotonic
 
 import pytest
 
-from infrastructure.committer import COMMIT_SECONDS
-from infrastructure.subscriber import LEAVE_SECONDS
+from infrastructure.subscriber import COMMIT_SECONDS, LEAVE_SECONDS
 from tests.support.apache_kafka import RealKafka
 from tests.support.faulty_broker import OFFSET_COMMIT, REBALANCE_IN_PROGRESS, FaultyBroker
 from tests.support.kafka import create_topic
@@ -33,6 +33,11 @@ def test_no_call_waits_long_for_a_frozen_broker(own_kafka: RealKafka, orders: Gr
         assert not member.commit()
         assert not member.commit()  # the first one is still under way
         assert monotonic() - started < COMMIT_SECONDS + 1.0
+        started = monotonic()
+        member.poll(1, 0.1)
+        member.keep_alive()
+        member.idle(Event(), 0.5)
+        assert monotonic() - started < 3.0
         started = monotonic()
         member.close()
         assert monotonic() - started < LEAVE_SECONDS + 1.0

@@ -47,7 +47,7 @@ def _in_the_database(contract: Contract, tx: Connection) -> None:
 class _StopsBeforeTheOffset(Subscriber):
     """What is applied is committed in the database, and no offset in Kafka ever."""
 
-    def commit(self) -> bool:
+    def commit(self, wait: float = 0.0) -> bool:
         say("applied")
         time.sleep(600)
         return False
