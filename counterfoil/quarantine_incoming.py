@@ -20,7 +20,7 @@ from projections.base import Projection
 from projections.database import TIMEOUTS
 from projections.discarding import discard
 from projections.entries import ParkedKey
-from projections.loading import load_projection
+from projections.loading import load_with_inbox
 from projections.quarantine import count
 from projections.redriving import Redriver
 
@@ -31,7 +31,7 @@ _HEX, _ENTRY = "hex:", "entry:"
 
 def open_incoming(module: str) -> QuarantineSide:
     """Raises NoSuchProjection, SettingsError when its database is not given, SchemaOutdated, and psycopg's errors."""
-    loaded = load_projection(module)
+    loaded = load_with_inbox(module)
     migrate.check(loaded.dsn(), loaded.migrations)
     connection = connect(loaded.dsn(), application_name="counterfoil quarantine", timeouts=TIMEOUTS)
     return IncomingQuarantine(module, loaded.projection, connection)

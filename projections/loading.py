@@ -37,6 +37,19 @@ class NoSuchProjection(CounterfoilError):
         return f"{self.name!r} is no projection: {self.problem}. See docs/new-aggregate.md."
 
 
+@dataclass(eq=False)
+class HasNoInbox(CounterfoilError):
+    """The projection is fed by the store: it has neither an inbox nor a quarantine. name: its module."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name!r} is fed by the event store and has neither inbox nor quarantine: an event that cannot be "
+            "applied stops it, as `counterfoil status` says."
+        )
+
+
 @dataclass(frozen=True)
 class LoadedProjection:
     """name: of its folder, such as `inventory`. outboxes: names for `load_outbox`, such as `domain.orders`."""
@@ -63,6 +76,14 @@ def load_projection(module: str) -> LoadedProjection:
     return LoadedProjection(
         module.rpartition(".")[2], projection, migrations, _feed(module, package), getattr(package, "OUTBOX", ())
     )
+
+
+def load_with_inbox(module: str) -> LoadedProjection:
+    """As `load_projection`, for what is about the inbox or the quarantine. Raises HasNoInbox too."""
+    loaded = load_projection(module)
+    if loaded.feed is Feed.STORE:
+        raise HasNoInbox(module)
+    return loaded
 
 
 def all_projections() -> list[LoadedProjection]:

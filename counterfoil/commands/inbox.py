@@ -15,7 +15,7 @@ from infrastructure.settings import Settings
 from infrastructure.supervisor import stop_on_signals
 from projections import pruning
 from projections.inbox_ranges import make_ranges_ahead, now_ms
-from projections.loading import Feed, LoadedProjection, all_projections, load_projection
+from projections.loading import Feed, LoadedProjection, all_projections, load_with_inbox
 from projections.redelivery import limits, utc
 from projections.verdicts import Limits, Verdict
 
@@ -40,7 +40,7 @@ def prune(
     An event from below what was dropped is quarantined as too old to tell, should it come again.
     """
     stop = stop_on_signals()
-    settings, loaded = Settings.load(), load_projection(module)
+    settings, loaded = Settings.load(), load_with_inbox(module)
     name = loaded.projection.consumer_name
     with closing(connect(loaded.dsn(), application_name="counterfoil inbox prune", timeouts=_TIMEOUTS)) as connection:
         try:

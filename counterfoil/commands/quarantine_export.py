@@ -10,7 +10,7 @@ from infrastructure import migrate
 from infrastructure.postgres import connect
 from infrastructure.settings import Settings
 from infrastructure.supervisor import stop_on_signals
-from projections.loading import load_projection
+from projections.loading import load_with_inbox
 from projections.quarantine_export import export as export_to
 
 
@@ -22,7 +22,7 @@ def export(
 
     Killed in the middle, it exports some entries again. Run it as often as copies are wanted.
     """
-    stop, settings, loaded = stop_on_signals(), Settings.load(), load_projection(module)
+    stop, settings, loaded = stop_on_signals(), Settings.load(), load_with_inbox(module)
     if topic in loaded.projection.topics:
         raise typer.BadParameter(f"{module} reads {topic!r}: it would read its own dead letters", param_hint="--topic")
     migrate.check(loaded.dsn(), loaded.migrations)

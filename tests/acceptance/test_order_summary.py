@@ -70,6 +70,12 @@ def test_whose_positions_are_missing_or_fall_behind_is_a_fault(counterfoil: Run)
     assert "order_summary: it has never run on this store" in counterfoil("status").stderr
 
 
+def test_commands_about_what_only_kafka_needs_say_so(counterfoil: Run) -> None:
+    for command in (("quarantine", "list"), ("inbox", "prune")):
+        refused = counterfoil(*command, "projections.order_summary")
+        assert (refused.returncode, "has neither inbox nor quarantine" in refused.stderr) == (1, True)
+
+
 def test_a_projection_that_kafka_feeds_takes_no_shards(counterfoil: Run) -> None:
     assert counterfoil("project", "projections.inventory", "--shard", "0").returncode == 2
     assert counterfoil("project", "shards", "projections.inventory", "2").returncode == 1
