@@ -40,6 +40,10 @@ class Parking:
         """Kafka has refused a message of this event for what it is: it is parked when it comes again."""
         self._refused[position] = error
 
+    def look_ahead(self, events: Sequence[RecordedEvent]) -> None:
+        """To `route` these next, one after the other, takes less time then."""
+        self._mapper.look_ahead(events)
+
     def route(self, event: RecordedEvent) -> tuple[list[OutgoingMessage], Parked | None]:
         """Its messages, or that it is parked; neither for an event that concerns nobody.
 
