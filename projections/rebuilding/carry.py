@@ -1,7 +1,8 @@
 """What people have put into the live tables, and no event tells, is carried over into the other ones."""
 
-from psycopg import Connection, sql
+from psycopg import Connection, IntegrityError, sql
 
+from projections.rebuilding.errors import RebuildRefused
 from projections.rebuilding.target import Target
 
 KEY = """
@@ -24,11 +25,15 @@ def primary_key(connection: Connection, schema: str, table: str) -> list[str]:
 
 
 def carry(target: Target, tx: Connection, live: str) -> None:
-    """Afterwards each row that is live is there with the same input. Raises psycopg.Error when a constraint of the
+    """Afterwards each row that is live is there with the same input. Raises RebuildRefused when a constraint of the
     table does not allow that, as when less is on hand than the rebuild has reserved."""
     for table, columns in target.projection.carried.items():
         key = primary_key(tx, live, table)
-        tx.execute(_statement(live, target.other_schema, table, key, list(columns)))
+        try:
+            tx.execute(_statement(live, target.other_schema, table, key, list(columns)))
+        except IntegrityError as error:
+            reason = f"what was put into {table} does not fit the rebuilt rows ({error.diag.constraint_name})"
+            raise RebuildRefused(target.name, f"{reason}: change it, or `rebuild abandon`") from None
 
 
 def _statement(live: str, other: str, table: str, key: list[str], columns: list[str]) -> sql.Composed:

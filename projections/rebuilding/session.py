@@ -7,6 +7,7 @@ from threading import Event
 from time import monotonic
 
 from psycopg import Connection, sql
+from psycopg.errors import DependentObjectsStillExist
 
 from infrastructure.backoff import Backoff
 from infrastructure.migrate import migrate
@@ -104,12 +105,16 @@ class Session:
         carry(self.target, self.connection, self.live)
 
     def drop(self) -> None:
-        """The other tables, and all that is known of them."""
+        """The other tables, and all that is known of them. Raises RebuildRefused when something else hangs on them."""
         rebuild = self.rebuild
         both = existing(self.connection, rebuild.other_schema, rebuild.tables)
-        with self.connection.transaction():
-            schema.drop(self.target, self.connection, both)
-            state.end(self.connection, self.target.name)
+        try:
+            with self.connection.transaction():
+                schema.drop(self.target, self.connection, both)
+                state.end(self.connection, self.target.name)
+        except DependentObjectsStillExist:
+            reason = f"a view or a foreign key outside of {rebuild.other_schema} hangs on the tables there: remove it"
+            raise RebuildRefused(self.target.name, reason) from None
 
     def tell(self, doing: str, tell: Tell) -> None:
         tell(doing, self._progress(), self.source.reader.highest_position())

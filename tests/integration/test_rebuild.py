@@ -146,6 +146,17 @@ def test_stock_that_people_counted_meanwhile_is_carried_over(target: Target, liv
     assert everything(live) == before
 
 
+def test_less_on_hand_than_would_be_reserved_stops_the_swap(target: Target, live: Connection) -> None:
+    place(target.store_dsn, range(1, 7))
+    with session(target) as work:
+        work.begin(1)
+        work.fill(NEVER, lambda *_: None)
+        set_stock(live, "pen", 1)
+        with pytest.raises(RebuildRefused, match="never_oversold"):
+            work.swap(None, NEVER, 0.5, lambda *_: None)
+    assert count(live, "reservations") == 0
+
+
 def test_a_second_rebuild_at_the_same_time_is_refused(target: Target) -> None:
     with session(target), pytest.raises(RebuildRefused, match="another process"):
         rebuilt(target)
