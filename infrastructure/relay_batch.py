@@ -85,7 +85,8 @@ class Preparer:
         return self._sort(page, cut, most)
 
     def _is_own(self, event: RecordedEvent) -> bool:
-        return shard_of(event.originator_id, self._shard.shards) == self._shard.number
+        shards = self._shard.shards
+        return shards == 1 or shard_of(event.originator_id, shards) == self._shard.number
 
     def _was_set_back(self, page: Page, after: int, anchor: bytes | None) -> bool:
         """Whether the store was restored from a backup, or lost its tail in a failover: it would use positions
