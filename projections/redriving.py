@@ -105,6 +105,8 @@ class Redriver:
         entry_id, fault = None, None
         try:
             with self._connection.transaction():
+                # The version before the key, as consumers do: or a swap that waits could close a circle.
+                versions.hold(self._connection, self._name, self._projection.version)
                 entry_id = self._first(key)
                 if entry_id is None:
                     return None
@@ -147,7 +149,6 @@ class Redriver:
             case Decoded(contract):
                 readable = Readable(record, contract)
         event_id = readable.contract.event_id
-        versions.hold(self._connection, self._name, self._projection.version)
         claims = claim_or_tell(self._connection, self._name, [event_id])
         if event_id in claims.too_old:
             return Faulty(Category.TOO_OLD, TOO_OLD)
