@@ -84,6 +84,35 @@ def test_an_event_that_is_mapped_again_is_the_same_message() -> None:
     assert MessageMapper(OUTBOX, NAMESPACE).messages(moved(1)) == MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))
 
 
+def test_looking_ahead_changes_no_message_and_no_refusal() -> None:
+    """Event 3 cannot be mapped, and the second one at position 2 is another event than the one looked at."""
+    ahead, alone = MessageMapper(OUTBOX, NAMESPACE), MessageMapper(OUTBOX, NAMESPACE)
+    broken = replace_state(moved(3), b"{}")
+    events = [moved(1), moved(2), broken, moved(4)]
+
+    ahead.look_ahead(events)
+
+    assert ahead.messages(events[0]) == alone.messages(moved(1))
+    other = replace_state(moved(2), moved(2).state.replace(b'"note":"', b'"note":"other '))
+    assert ahead.messages(other) == alone.messages(other) != alone.messages(moved(2))
+    with pytest.raises(Unmappable) as unmappable:
+        ahead.messages(broken)
+    assert unmappable.value.position == 3
+    assert ahead.messages(events[3]) == alone.messages(moved(4))
+
+
+def replace_state(event: RecordedEvent, state: bytes) -> RecordedEvent:
+    return RecordedEvent(event.originator_id, event.originator_version, event.topic, state, event.position)
+
+
+def test_contracts_have_the_ids_that_their_messages_carry() -> None:
+    mapper = MessageMapper(OUTBOX, NAMESPACE)
+
+    (told,), (message,) = mapper.contracts(moved(1)), mapper.messages(moved(1))
+
+    assert dict(message.headers)["ce_id"] == told.event_id.encode()
+
+
 def mapped_by(
     to_contracts: Callable[[DomainEvent, Callable[[type[Contract]], str]], Sequence[Contract]],
 ) -> MessageMapper:
