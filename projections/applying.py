@@ -9,7 +9,10 @@ from projections.base import BatchProjection, Projection, Quarantine
 
 
 def apply_contracts(
-    contracts: Sequence[Contract], projection: Projection, tx: Connection, before_each: Callable[[], None]
+    contracts: Sequence[Contract],
+    projection: Projection,
+    tx: Connection,
+    before_each: Callable[[], None] = lambda: None,
 ) -> Mapping[str, Quarantine]:
     """Applies them in order, after the locks that they need; returns those that were refused, by event id.
 

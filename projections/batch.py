@@ -8,13 +8,14 @@ from psycopg import Connection
 
 from infrastructure.record import Record
 from projections import versions
-from projections.base import BatchProjection, Projection, Quarantine
+from projections.applying import apply_contracts
+from projections.base import Projection, Quarantine
 from projections.decoding import Category
 from projections.inbox import claim_or_tell
 from projections.order_keeping import Batch, Limits, Readable, sort_out
 from projections.quarantine import Parked, park
 
-__all__ = ["Batch", "Limits", "Outcome", "Readable", "TOO_OLD", "apply_batch", "hand_over"]
+__all__ = ["Batch", "Limits", "Outcome", "Readable", "TOO_OLD", "apply_batch"]
 
 TOO_OLD = "eventId: older than what the inbox remembers, so nobody can tell whether it was applied"
 
@@ -71,9 +72,7 @@ def _apply(
     ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx)
     if too_old:
         return Outcome(0, 0, []), {id(each): each.parked(Category.TOO_OLD, TOO_OLD) for each in too_old}
-    if ours:
-        projection.prepare([each.contract for each in ours], tx)
-    answers = hand_over(ours, projection, tx, before_each)
+    answers = apply_contracts([each.contract for each in ours], projection, tx, before_each)
     refused = _first_of_each_key(ours, answers)
     new = [] if refused else park(tx, projection.consumer_name, sorted_out.park)
     waiting = tuple(sorted_out.waiting)
@@ -87,27 +86,6 @@ def _first_of_each_key(ours: Sequence[Readable], answers: Mapping[str, Quarantin
         if each.contract.event_id in answers:
             firsts.setdefault(each.record.key, each)
     return {id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason) for each in firsts.values()}
-
-
-def hand_over(
-    ours: Sequence[Readable],
-    projection: Projection,
-    tx: Connection,
-    before_each: Callable[[], None] = lambda: None,
-) -> Mapping[str, Quarantine]:
-    """The projection handles these events; returns those that it refused, by their ids."""
-    if isinstance(projection, BatchProjection):
-        if not ours:
-            return {}
-        before_each()
-        return projection.handle_batch([each.contract for each in ours], tx)
-    answers = {}
-    for each in ours:
-        before_each()
-        answer = projection.handle(each.contract, tx)
-        if isinstance(answer, Quarantine):
-            answers[each.contract.event_id] = answer
-    return answers
 
 
 def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> tuple[list[Readable], list[Readable]]:

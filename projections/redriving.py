@@ -11,8 +11,9 @@ from infrastructure.backoff import Backoff
 from infrastructure.logs import error_fields
 from infrastructure.postgres import cause_of
 from projections import versions
+from projections.applying import apply_contracts
 from projections.base import Projection
-from projections.batch import TOO_OLD, hand_over
+from projections.batch import TOO_OLD
 from projections.decoding import Category, Decoded, Decoder, Faulty, Ignored
 from projections.entries import ParkedKey, record_of
 from projections.faults import is_no_event_at_fault
@@ -154,6 +155,5 @@ class Redriver:
             return Faulty(Category.TOO_OLD, TOO_OLD)
         if event_id not in claims.new:
             return None
-        self._projection.prepare([readable.contract], self._connection)
-        answer = hand_over([readable], self._projection, self._connection).get(event_id)
+        answer = apply_contracts([readable.contract], self._projection, self._connection).get(event_id)
         return Faulty(Category.REFUSED, answer.reason) if answer else None
