@@ -4,6 +4,7 @@ The bare loop has the messages ready and does nothing but hand them over, with a
 count what was acknowledged. All producers are configured alike, and warm before the clock starts.
 """
 
+import gc
 import json
 import secrets
 import time
@@ -43,6 +44,7 @@ CHECKPOINT = "UPDATE loop_checkpoint SET position = %s"
 
 
 def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
+    gc.set_threshold(100_000)  # as in the relay's command; it serves all contenders alike
     with running_kafka() as kafka:
         for topic in TOPICS:
             create_topic(kafka.bootstrap, topic, partitions=6)
