@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from counterfoil.embedded import EmbeddedBroker
-from infrastructure.consumer_lag import GroupLag, _first_records, group_lag
+from infrastructure.consumer_lag import GroupLag, first_records, group_lag
 from infrastructure.settings import Settings
 from tests.support.group import delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic
@@ -98,7 +98,7 @@ def test_a_partition_that_does_not_answer_in_time_is_not_taken_for_empty(orders:
     orders.send(b"1")
     consumer = Consumer({"bootstrap.servers": orders.bootstrap, "group.id": orders.name})
     with closing(consumer), pytest.raises(KafkaException):
-        _first_records(consumer, [TopicPartition(orders.topic, 0, 0)], timeout=0.0)
+        first_records(consumer, [TopicPartition(orders.topic, 0, 0)], timeout=0.0)
 
 
 def test_the_embedded_broker_answers_too() -> None:
