@@ -43,7 +43,7 @@ def run(
         require_direct(store, "a relay, which listens for hints,")
     migrate.check(dsn, migrate.STORE_MIGRATIONS)
     metrics.serve(settings.metrics_port)
-    # It makes many objects that live as long as a batch and hold no cycles: looking for those took a quarter of the time.
+    # Its many objects live as long as a batch and form no cycles; looking for cycles took a quarter of the time.
     gc.set_threshold(100_000)
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
 
