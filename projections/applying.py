@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from psycopg import Connection
 
 from domain.contracts import Contract
-from projections.base import BatchProjection, Projection, Quarantine
+from projections.base import Answer, BatchProjection, NotYet, Projection, Quarantine
+from projections.faults import HandlerWaits
 
 
 def apply_contracts(
@@ -17,17 +18,25 @@ def apply_contracts(
     """Applies them in order, after the locks that they need; returns those that were refused, by event id.
 
     When there is one, the caller rolls back. `before_each` is called before each call of the handler.
+    Raises HandlerWaits when one of them cannot be applied yet, and what the handler raises.
     """
     if not contracts:
         return {}
     projection.prepare(contracts, tx)
     if isinstance(projection, BatchProjection):
         before_each()
-        return projection.handle_batch(contracts, tx)
+        answers = projection.handle_batch(contracts, tx)
+        return {event_id: _refusal(answer) for event_id, answer in answers.items()}
     refused = {}
     for contract in contracts:
         before_each()
         answer = projection.handle(contract, tx)
-        if isinstance(answer, Quarantine):
-            refused[contract.event_id] = answer
+        if answer is not None:
+            refused[contract.event_id] = _refusal(answer)
     return refused
+
+
+def _refusal(answer: Answer) -> Quarantine:
+    if isinstance(answer, NotYet):
+        raise HandlerWaits(answer.reason)
+    return answer

@@ -19,6 +19,20 @@ class Quarantine:
     reason: str
 
 
+@dataclass(frozen=True)
+class NotYet:
+    """A handler's answer about an event that can be applied once something else has happened, outside of its topics.
+
+    It is waited for like a database that is away: no attempt is spent, and nothing of its partition goes on.
+    reason: one sentence that names fields and rules, never a value.
+    """
+
+    reason: str
+
+
+Answer = Quarantine | NotYet
+
+
 class Projection(ABC):
     """A read model, as a function of contracts and a database transaction.
 
@@ -71,13 +85,14 @@ class Projection(ABC):
         """
 
     @abstractmethod
-    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+    def handle(self, contract: Contract, tx: Connection) -> Answer | None:
         """Applies one event through `tx`, without commit or rollback.
 
         Returns None when the event is applied, and also when there is nothing to do, as for one that comes
         too late to matter; a Quarantine when it can never be applied, and what was written before that
-        answer is not kept. An event that comes before another one it needs is best written down until then:
-        waiting would hold back the partition by which the other one may come.
+        answer is not kept; a NotYet when it must wait, and nothing is kept either. An event that comes before
+        another one it needs is best written down until then: waiting would hold back the partition by which the
+        other one may come.
 
         Raising is for what nobody foresaw (faults.py): an error that passes by itself is waited out, what
         the database never takes is quarantined, any other error after some attempts.
@@ -92,13 +107,13 @@ class BatchProjection(Projection):
     """
 
     @abstractmethod
-    def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Quarantine]:
+    def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Answer]:
         """Applies the events through `tx`, without commit or rollback; no event id occurs twice among them.
 
-        Returns, by event id, those that can never be applied; then nothing that was written is kept, and
-        it is called again with the others. Raising is for the whole batch what it is for one event in
+        Returns, by event id, those that cannot be applied now or ever; then nothing that was written is kept,
+        and it is called again with the others. Raising is for the whole batch what it is for one event in
         `handle`; when it is not waited out, it is called again with fewer events until the culprit stands alone.
         """
 
-    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+    def handle(self, contract: Contract, tx: Connection) -> Answer | None:
         return self.handle_batch((contract,), tx).get(contract.event_id)

@@ -1,9 +1,11 @@
 """Whose fault it is when a batch fails: that decides whether to wait, to look for the event, or to give it up."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import psycopg
 
+from domain.errors import CounterfoilError
 from infrastructure.postgres import is_transient
 from projections.versions import OtherVersion
 
@@ -47,9 +49,22 @@ class TooSlow(Exception):
     """The batch takes too long; it is rolled back, to be done in smaller parts."""
 
 
+@dataclass(eq=False)
+class HandlerWaits(CounterfoilError):
+    """A handler answered that an event cannot be applied yet. reason: the handler's own, without values.
+
+    What to do: see that what it waits for happens; then the event is applied without further help.
+    """
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The handler waits: {self.reason}. See that it happens, and the event is applied."
+
+
 def fault_of(error: BaseException) -> Fault:
     """By type and SQLSTATE, never by text. An error without SQLSTATE is a connection's or psycopg's own."""
-    if isinstance(error, StopAsked | TooSlow) or is_transient(error):
+    if isinstance(error, StopAsked | TooSlow | HandlerWaits) or is_transient(error):
         return Fault.MOMENT
     if isinstance(error, OtherVersion):
         return Fault.INSTALLATION

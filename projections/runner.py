@@ -21,7 +21,7 @@ from projections.base import Projection
 from projections.batch import Limits, Readable
 from projections.database import Database
 from projections.decoding import Decoded, Decoder, Faulty, Ignored
-from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
+from projections.faults import HandlerWaits, StopAsked, TooSlow, is_no_event_at_fault
 from projections.quarantine import Parked
 from projections.quarantine_gauge import QuarantineGauge
 from projections.settling import LONGEST_BATCH, Settler
@@ -170,5 +170,6 @@ class Runner:
         self._database.drop()
         cause = cause_of(trouble)
         metrics.INBOX_RETRIES.labels(self._name, cause).inc()
-        logger.warning("the batch waits", extra={"consumer": self._name, "error": cause})
+        reason = trouble.reason if isinstance(trouble, HandlerWaits) else None
+        logger.warning("the batch waits", extra={"consumer": self._name, "error": cause, "reason": reason})
         return self._backoff.next_delay()

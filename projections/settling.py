@@ -16,7 +16,7 @@ from projections.base import Projection
 from projections.batch import Batch, Limits, Outcome, Readable, apply_batch
 from projections.database import Database
 from projections.decoding import Category
-from projections.faults import Fault, StopAsked, TooSlow, fault_of, is_no_event_at_fault
+from projections.faults import Fault, HandlerWaits, StopAsked, TooSlow, fault_of, is_no_event_at_fault
 from projections.quarantine import Parked
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Settler:
             self.settle([culprit.parked(Category.HANDLER, reason)])
 
     def _apply(self, batch: Batch) -> Exception | None:
-        """None when the batch is committed, else what one of its events is at fault for."""
+        """None when the batch is committed, else what one of its events is at fault for, or waits for."""
         started, begun = monotonic(), False
 
         def before_each() -> None:
@@ -86,7 +86,8 @@ class Settler:
         try:
             outcome = apply_batch(batch, self.projection, self.database.connection(), before_each, self.limits)
         except Exception as error:
-            if is_no_event_at_fault(error):
+            neighbours_may_go_on = isinstance(error, HandlerWaits) and len(batch) > 1
+            if is_no_event_at_fault(error) and not neighbours_may_go_on:
                 raise
             return error
         self.waiting.update((record.topic, record.partition) for record in outcome.waiting)

@@ -10,7 +10,7 @@ from psycopg.errors import DeadlockDetected
 
 from domain.contracts import Contract
 from infrastructure import metrics
-from projections.base import Quarantine
+from projections.base import NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import stock
 from projections.runner import Runner
@@ -19,7 +19,7 @@ from tests.support.inventory import connected, count, everything, fill
 from tests.support.kafka import Kafka, MakeTopic
 from tests.support.messages import Sender, cancelled, placed
 from tests.support.projecting import projecting, running, settings
-from tests.support.tally import CREATE, Answer, Tally, tally
+from tests.support.tally import CREATE, Tally, Then, tally
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.kafka
@@ -97,7 +97,7 @@ def test_all_is_delivered_again_and_absorbed_when_the_groups_offsets_are_gone(
     assert everything(database, ("quarantined_events",)) == parked
 
 
-def fails_for(order_id: str, error: Exception, times: int = 1_000_000) -> tuple[Answer, list[str]]:
+def fails_for(order_id: str, error: Exception, times: int = 1_000_000) -> tuple[Then, list[str]]:
     """A handler that fails for this order so many times, and a list of the orders that it was called with."""
     called: list[str] = []
 
@@ -172,6 +172,26 @@ def test_a_missing_table_is_nobodys_fault_and_is_waited_for(
         eventually(lambda: metrics.INBOX_RETRIES.labels(name, "42P01")._value.get() >= 3, within=20)
         database.execute("ALTER TABLE not_yet RENAME TO tally")
         eventually(lambda: len(tally(database, name)) == 2, within=20)
+    assert count(database, "quarantined_events") == 0
+
+
+def test_what_a_handler_cannot_apply_yet_waits_without_an_attempt_while_what_came_before_it_is_applied(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    events = [placed("ord_1"), placed("ord_2"), placed("ord_3")]
+    may_go_on = Event()
+
+    def then(contract: Contract, _tx: Connection) -> NotYet | None:
+        return NotYet("its price list is not there") if contract.key == "ord_2" and not may_go_on.is_set() else None
+
+    Sender(kafka.bootstrap).contracts(topic, *events)
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap, handler_attempts=1):
+        eventually(lambda: metrics.INBOX_RETRIES.labels(name, "HandlerWaits")._value.get() >= 3, within=30)
+        assert tally(database, name) == [events[0].event_id]
+        may_go_on.set()
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 3, within=30)
+    assert tally(database, name) == [event.event_id for event in events]
     assert count(database, "quarantined_events") == 0
 
 

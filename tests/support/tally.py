@@ -6,9 +6,9 @@ from psycopg import Connection
 
 from domain.contracts import Contract
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
-from projections.base import Projection, Quarantine
+from projections.base import Answer, Projection
 
-Answer = Callable[[Contract, Connection], Quarantine | None]
+Then = Callable[[Contract, Connection], Answer | None]
 
 CREATE = "CREATE TABLE tally (place bigserial, consumer_name text, order_id text, event_id text)"
 
@@ -22,7 +22,7 @@ class Tally(Projection):
         self,
         consumer_name: str = "tally",
         topics: tuple[str, ...] = (),
-        then: Answer = lambda contract, tx: None,
+        then: Then = lambda contract, tx: None,
     ) -> None:
         """then: called once the event is written down; what it answers or raises is the handler's."""
         self.consumer_name = consumer_name
@@ -33,7 +33,7 @@ class Tally(Projection):
     def topics(self) -> tuple[str, ...]:
         return self._topics or super().topics
 
-    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+    def handle(self, contract: Contract, tx: Connection) -> Answer | None:
         tx.execute(
             "INSERT INTO tally (consumer_name, order_id, event_id) VALUES (%s, %s, %s)",
             (self.consumer_name, contract.key, contract.event_id),

@@ -5,7 +5,7 @@ import pytest
 from psycopg.errors import lookup
 
 from infrastructure.postgres import StoreUnavailable
-from projections.faults import Fault, StopAsked, TooSlow, fault_of, is_no_event_at_fault
+from projections.faults import Fault, HandlerWaits, StopAsked, TooSlow, fault_of, is_no_event_at_fault
 
 BY_SQLSTATE = {
     Fault.MOMENT: "08000 08006 25006 25P03 40001 40003 40P01 53100 53300 55P03 57014 57P01 57P02 57P03 57P05",
@@ -30,6 +30,7 @@ def test_an_error_of_the_database_is_told_by_its_sqlstate(sqlstate: str, fault: 
         (StoreUnavailable("OperationalError"), Fault.MOMENT),
         (StopAsked(), Fault.MOMENT),
         (TooSlow(), Fault.MOMENT),
+        (HandlerWaits("the price list of the day is not there yet"), Fault.MOMENT),
         (psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"), Fault.EVENT),
         (psycopg.ProgrammingError("the query has 2 placeholders but 3 parameters were passed"), Fault.HANDLER),
         (psycopg.InterfaceError("the cursor is closed"), Fault.HANDLER),
