@@ -16,7 +16,7 @@ from projections.inventory.queries import stock
 from projections.runner import Runner
 from tests.support.group import committed, forget
 from tests.support.inventory import connected, count, everything, fill
-from tests.support.kafka import Kafka, MakeTopic
+from tests.support.kafka import Kafka, MakeTopic, grow
 from tests.support.messages import Sender, cancelled, placed
 from tests.support.projecting import projecting, running, settings
 from tests.support.tally import CREATE, Tally, Then, tally
@@ -295,3 +295,19 @@ def test_two_consumers_and_two_partitions_never_sell_one_piece_twice(
     statuses = [status for _, status in everything(database)["reservations"]]
     assert (statuses.count("reserved"), statuses.count("rejected")) == (200, 200)
     assert (count(database, "quarantined_events"), outcomes(name, "applied")) == (0, 400)
+
+
+def test_in_a_topic_that_grew_a_later_event_may_come_first_and_undoes_or_doubles_nothing(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, orders = topics("orders", partitions=3), [f"ord_{n}" for n in range(60)]
+    fill(database, {"pen": 100})
+    Sender(kafka.bootstrap).contracts(topic, *(placed(order, ("pen", 1)) for order in orders))
+    grow(kafka.bootstrap, topic, partitions=6)  # most of the keys belong elsewhere now
+    Sender(kafka.bootstrap).contracts(topic, *(cancelled(order) for order in orders[:40]))
+    with projecting(InventoryOn(name, topic), inventory_dsn, kafka.bootstrap, many=2):
+        eventually(lambda: outcomes(name, "applied") == 100, within=60)
+    assert [(each.sku, each.reserved) for each in stock(database)] == [("pen", 20)]
+    statuses = [status for _, status in everything(database)["reservations"]]
+    assert (statuses.count("reserved"), statuses.count("cancelled")) == (20, 40)
+    assert count(database, "quarantined_events") == 0

@@ -7,14 +7,13 @@ from typing import Literal
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
-from confluent_kafka.cimpl import NewPartitions
 from pydantic import ValidationError
 
 from domain.contracts import Contract
 from infrastructure import metrics, relay_shard
 from infrastructure.settings import Settings
 from infrastructure.topics import TopicsNotReady, ensure_topics
-from tests.support.kafka import Kafka, MakeTopic, delete_topic
+from tests.support.kafka import Kafka, MakeTopic, delete_topic, grow
 from tests.support.wait import eventually
 
 UniqueName = Callable[[str], str]
@@ -97,8 +96,7 @@ def test_partitions_that_are_added_while_the_relay_runs_are_noticed_too(
     known.ensure(lambda: None)
     assert metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(topic)._value.get() == 0
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 6)])[topic].result(10)
+    grow(kafka.bootstrap, topic, partitions=6)
 
     def noticed() -> bool:
         known.ensure(lambda: None)

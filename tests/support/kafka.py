@@ -8,7 +8,7 @@ from typing import Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from counterfoil.embedded import EmbeddedBroker
 from tests.support.apache_kafka import RealKafka
@@ -72,6 +72,13 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping
     admin = _admin(bootstrap)  # kept: collected before the answer, it would take the request with it
     admin.create_topics([topic], operation_timeout=_ADMIN_SECONDS)[name].result(_ADMIN_SECONDS)
     eventually(lambda: _is_told_of(admin, name))
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    """Give the topic so many partitions in all, and return once the broker tells of them."""
+    admin = _admin(bootstrap)
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(_ADMIN_SECONDS)
+    eventually(lambda: len(admin.list_topics(timeout=_ADMIN_SECONDS).topics[topic].partitions) == partitions)
 
 
 def _is_told_of(admin: AdminClient, topic: str) -> bool:
