@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from threading import Event, Thread
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from infrastructure import bounded
 from infrastructure.delivery import Failure, OutgoingMessage
@@ -27,8 +27,8 @@ _ABORTING = 1.0
 """Longest wait for Kafka to acknowledge an abort."""
 
 
-class Report(NamedTuple):
-    """That a message was not delivered."""
+class _Report(NamedTuple):
+    """That a message of this transaction was not delivered."""
 
     error: KafkaError
     topic: str | None
@@ -49,13 +49,13 @@ class Transaction:
         messages: Sequence[OutgoingMessage],
         mark: Sequence[TopicPartition],
         group: object,
-        reports: list[Report],
         alone: Collection[int] = (),
     ) -> None:
-        """reports: into which the producer puts its reports of failure. alone: indices of messages that are to
+        """The producer's configuration asks for reports of failures only. alone: indices of messages that are to
         share no request, so that a refusal is their own."""
         self._producer, self._messages, self._mark, self._group = producer, messages, list(mark), group
-        self._reports, self._alone = reports, frozenset(alone)
+        self._alone = frozenset(alone)
+        self._reports: list[_Report] = []  # its own: a producer that was given up may report long after
         self._handed_over = 0
         self._failure: Failure | None = None
         self._mark_on_its_way: Thread | None = None
@@ -64,7 +64,6 @@ class Transaction:
 
     def hand_over(self, turn: Callable[[], None]) -> None:
         """Begins, hands over what the client's queue takes, and lets the client start with the mark meanwhile."""
-        self._reports.clear()
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
@@ -81,6 +80,8 @@ class Transaction:
         """
         try:
             self._hand_over_the_rest(stop, turn, patience)
+            if self._failure is None and self._handed_over < len(self._messages):
+                self._failure = Failure(None, "_INCONSISTENT", Fault.PRODUCER)  # a report says more: see `cause`
             if self._failure is None:
                 self._wait_for_the_mark(stop, turn, patience)
                 self._resume(self._producer.commit_transaction, stop, turn, patience)
@@ -134,7 +135,7 @@ class Transaction:
 
     def _hand_over(self, until: int, turn: Callable[[], None]) -> None:
         """As far as the client's queue takes it, and not past a message that the client refuses."""
-        produce = self._producer.produce
+        produce, report = self._producer.produce, self._report
         for index in range(self._handed_over, until):
             if index % _LOOK_AROUND_EVERY == 0:
                 turn()
@@ -143,13 +144,17 @@ class Transaction:
                 self._failure = Failure(index, "EMPTY_KEY", Fault.MESSAGE)
                 return
             try:
-                produce(topic, value, key, headers=list(headers))
+                produce(topic, value, key, headers=list(headers), on_delivery=report)
             except BufferError:
                 return
             except KafkaException as error:
                 self._failure = Failure.of(error, index)
                 return
             self._handed_over = index + 1
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._reports.append(_Report(error, message.topic(), message.key(), message.value()))
 
     def _flush(self, stop: Event, turn: Callable[[], None], patience: Patience) -> None:
         while len(self._producer) > 0:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaException
 
 from infrastructure import metrics
 from infrastructure.delivery import Failure, OutgoingMessage
@@ -20,7 +20,7 @@ from infrastructure.patience import Patience
 from infrastructure.producer import OwnProducer, producer_config
 from infrastructure.publisher import Mark, PublishFailed, Sending
 from infrastructure.settings import Settings
-from infrastructure.transaction import Report, Transaction, resume
+from infrastructure.transaction import Transaction, resume
 
 _LONGEST_TRANSACTION = 900_000
 """Milliseconds: brokers allow no more, unless they are told to."""
@@ -51,11 +51,9 @@ class TransactionalPublisher:
         """name: of the shard, its transactional id and the group that keeps its marks; nobody else's in the cluster.
         topics: that the relay publishes to. changes: to the producer's configuration, such as a smaller queue.
         """
-        config = transactional_config(settings, name) | dict(changes or {})
-        self.producer = OwnProducer(config | {"on_delivery": self._report})
+        self.producer = OwnProducer(transactional_config(settings, name) | dict(changes or {}))
         self._marks = KeptMarks(settings, name, topics)
         self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
-        self._reports: list[Report] = []
 
     def resume(self, stored: Mark, turn: Callable[[], None]) -> Mark:
         """A third of the time to stop is its longest wait, because it hears of no stop."""
@@ -98,11 +96,7 @@ class TransactionalPublisher:
     ) -> Transaction:
         """Not begun yet. alone: indices of messages that are to share no request."""
         mark, group = self._marks.offsets(covers), self._marks.group
-        return Transaction(self.producer.get(), messages, mark, group, self._reports, alone)
-
-    def _report(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._reports.append(Report(error, message.topic(), message.key(), message.value()))
+        return Transaction(self.producer.get(), messages, mark, group, alone)
 
 
 class _Sending:

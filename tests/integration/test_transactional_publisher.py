@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from threading import Event, Timer
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from infrastructure.consumer_lag import group_lag
 from infrastructure.kafka_faults import Fault
@@ -157,6 +158,77 @@ def test_no_message_needs_no_transaction(kafka: Kafka, topics: MakeTopic) -> Non
 
     assert publish(subject, [], Mark(7)) == 0
     assert resume(subject) == START
+
+
+# --- What the client says late, or not at all ------------------------------------------------------------
+
+
+class Watched(Producer):
+    """The real client. Keeps whom it is to report each message to, so that a test can report in its place."""
+
+    reports: list[Callable[[KafkaError, object], None]]
+
+    def produce(self, *message: Any, on_delivery: Callable[..., None], **others: Any) -> None:
+        self.reports.append(on_delivery)
+        super().produce(*message, on_delivery=on_delivery, **others)
+
+
+class Undelivered:
+    """What a report of the client is about."""
+
+    def __init__(self, message: OutgoingMessage) -> None:
+        self.topic, self.key, self.value = (lambda: message.topic), (lambda: message.key), (lambda: message.value)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    monkeypatch.setattr(Watched, "reports", [], raising=False)
+    monkeypatch.setattr("infrastructure.producer.Producer", Watched)
+    return Watched
+
+
+def with_a_short_queue(kafka: Kafka, topic: str) -> TransactionalPublisher:
+    """A batch of more than ten messages is handed over in parts."""
+    return TransactionalPublisher(settings(kafka.bootstrap), topic, [topic], {"queue.buffering.max.messages": 10})
+
+
+@pytest.mark.parametrize("error", [KafkaError._MSG_TIMED_OUT, KafkaError.MSG_SIZE_TOO_LARGE])
+def test_a_late_report_of_a_producer_that_was_given_up_does_not_cut_its_successors_transaction_short(
+    kafka: Kafka, topics: MakeTopic, watched: type[Watched], error: int
+) -> None:
+    topic = topics("orders")
+    subject = with_a_short_queue(kafka, topic)
+    resume(subject)
+    given_up = numbered(topic, range(500, 503))
+    subject.send(given_up, Mark(503), nothing).drop()
+    resume(subject)
+    sending = subject.send(numbered(topic, range(100)), Mark(100), nothing)
+
+    def turn() -> None:
+        watched.reports[0](KafkaError(error), Undelivered(given_up[0]))
+
+    assert sending.wait(NEVER, turn) == 100
+    assert committed(kafka.bootstrap, topic) == [b"%d" % n for n in range(100)]
+
+
+def test_what_was_not_handed_over_to_the_end_is_never_committed(
+    kafka: Kafka, topics: MakeTopic, watched: type[Watched]
+) -> None:
+    topic = topics("orders")
+    subject = with_a_short_queue(kafka, topic)
+    resume(subject)
+    messages = numbered(topic, range(100))
+    sending = subject.send(messages, Mark(100), nothing)
+
+    def turn() -> None:
+        watched.reports[0](KafkaError(KafkaError._MSG_TIMED_OUT), Undelivered(messages[0]))
+
+    with pytest.raises(PublishFailed) as failed:
+        sending.wait(NEVER, turn)
+
+    assert (failed.value.acknowledged, failed.value.fault) == (0, Fault.BROKER)
+    assert resume(subject) == START
+    assert committed(kafka.bootstrap, topic) == []
 
 
 # --- Whose position counts -----------------------------------------------------------------------------
