@@ -266,7 +266,9 @@ class Relay:
         if self._redrove:
             self._redrove = False
             return None
-        redriven = self._redriver.turn(self._connection, lambda messages: self._publish_parked(messages, stop))
+        redriven = self._redriver.turn(
+            self._connection, self.position, lambda messages: self._publish_parked(messages, stop)
+        )
         if redriven is None:
             return None
         self._redrove = True

@@ -20,8 +20,14 @@ ASK = """
 
 NOW = "SELECT clock_timestamp()"
 
+# Not yet one of which an event is parked above the relay's position: earlier events of it may not be published.
 ASKED = """
-    SELECT originator_id FROM outgoing_redrives WHERE relay = %(relay)s AND hash %% %(shards)s = %(shard)s
+    SELECT originator_id FROM outgoing_redrives AS asked
+    WHERE relay = %(relay)s AND hash %% %(shards)s = %(shard)s AND NOT EXISTS (
+        SELECT FROM outgoing_quarantine AS ahead
+        WHERE ahead.relay = asked.relay AND ahead.originator_id = asked.originator_id
+          AND ahead.released_at IS NULL AND ahead.discarded_at IS NULL AND ahead.position > %(position)s
+    )
     ORDER BY originator_id LIMIT %(limit)s
 """
 
@@ -84,9 +90,13 @@ def ask(connection: Connection, relay: str, originator_id: str | None = None) ->
     return asked.rowcount, row[0]
 
 
-def asked_for(connection: Connection, shard: Shard, limit: int) -> list[str]:
-    """Some of the aggregates of this shard for which somebody has asked, in the order of their ids."""
-    values = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards, "limit": limit}
+def asked_for(connection: Connection, shard: Shard, position: int, limit: int) -> list[str]:
+    """Some of the aggregates of this shard for which somebody has asked, in the order of their ids.
+
+    position: of the relay; an aggregate waits until all that is parked of it has been passed.
+    """
+    values: dict[str, object] = {"relay": shard.relay, "shard": shard.number, "shards": shard.shards}
+    values |= {"position": position, "limit": limit}
     return [originator_id for (originator_id,) in connection.execute(ASKED, values)]
 
 

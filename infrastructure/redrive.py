@@ -64,6 +64,7 @@ class Redriver:
     Guarantees: parked events of an aggregate are published in order, under the ids they always had, and marked
     as released only after the acknowledgement. An aggregate ends at the first event that fails again; it is no
     longer parked when, and only when, nothing of it is left, so that no newer event of its overtakes them.
+    They overtake none themselves: an aggregate waits until the relay has passed all that is parked of it.
     A crash in between leads to repeats and to nothing else, whatever delivery was chosen.
     """
 
@@ -72,11 +73,14 @@ class Redriver:
         self._most = batch_size
         self._look_at = 0.0
 
-    def turn(self, connection: Connection, publish: Publish) -> Redriven | None:
-        """One batch of what was asked for; None when there was nothing to do. Raises LeaseLost and psycopg's errors."""
+    def turn(self, connection: Connection, position: int, publish: Publish) -> Redriven | None:
+        """One batch of what was asked for; None when there was nothing to do.
+
+        position: up to which the relay has published or parked all. Raises LeaseLost and psycopg's errors.
+        """
         if monotonic() < self._look_at:
             return None
-        aggregates = asked_for(connection, self._lease.shard, _AGGREGATES)
+        aggregates = asked_for(connection, self._lease.shard, position, _AGGREGATES)
         if not aggregates:
             self._look_at = monotonic() + _EVERY
             return None

@@ -70,7 +70,7 @@ class House:
         return list(EventReader(self.connection).read(0, 10_000).events)
 
     def turn(self) -> Redriven | None:
-        return self.redriver.turn(self.connection, self._publish)
+        return self.redriver.turn(self.connection, self.stored()[-1].position, self._publish)
 
     def turns(self) -> None:
         """Until there is nothing more to do."""

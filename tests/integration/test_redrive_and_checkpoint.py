@@ -1,0 +1,99 @@
+"""Redrives of events that lie above the relay's checkpoint: it will meet them, and what is before them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from infrastructure import redrive
+from infrastructure.kafka_faults import Fault
+from infrastructure.outbox import Outbox
+from infrastructure.outbox_relay import Outcome, Relay
+from infrastructure.outgoing_records import records
+from infrastructure.outgoing_redrives import ask
+from infrastructure.publisher import OutgoingMessage, PublishFailed
+from tests.support.parcels import Parcels, mended_outbox, parcel_outbox, parcels_in
+from tests.support.relays import NEVER, Recorder, relay_by_hand, steps
+
+RELAY = "parcels"
+
+
+@pytest.fixture
+def parcels(store_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parcels]:
+    monkeypatch.setattr(redrive, "_EVERY", 0.0)
+    with parcels_in(store_dsn) as parcels:
+        yield parcels
+
+
+def kafka_is_away(_messages: list[OutgoingMessage]) -> int:
+    raise PublishFailed(0, "_TRANSPORT", Fault.BROKER)
+
+
+def takes_up_all(relay: Relay) -> None:
+    while relay.step(NEVER).outcome is not Outcome.IDLE:
+        pass
+
+
+def relay_all(dsn: str, outbox: Outbox) -> list[OutgoingMessage]:
+    """What a relay publishes that starts now and runs until nothing is left to do."""
+    with relay_by_hand(dsn, outbox, publisher := Recorder()) as relay:
+        takes_up_all(relay)
+        relay.release()
+    return publisher.messages
+
+
+def parks_while_kafka_is_away(dsn: str) -> None:
+    with relay_by_hand(dsn, parcel_outbox(RELAY), Recorder(kafka_is_away)) as relay:
+        assert relay.step(NEVER).outcome is Outcome.REFUSED
+        assert relay.position == 0
+        relay.release()
+
+
+def open_entries(parcels: Parcels) -> list[tuple[str, int]]:
+    return [(each.originator_id, each.originator_version) for each in records(parcels.connection, RELAY, limit=99)]
+
+
+def test_what_was_parked_in_a_batch_that_kafka_did_not_take_is_not_redriven_before_what_precedes_it(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("x")
+    parcels.move("x", note="!")
+    parcels.move_all(["x", "y"], times=2)
+    parks_while_kafka_is_away(store_dsn)
+    assert open_entries(parcels) == [("x", 2), ("x", 3), ("x", 4)]
+    ask(parcels.connection, RELAY)
+
+    found = relay_all(store_dsn, mended_outbox(RELAY))
+
+    assert (steps(found, "x"), steps(found, "y")) == ([1, 2, 3, 4], [1, 2])
+    assert open_entries(parcels) == []
+
+
+def test_a_key_that_waits_for_the_relay_to_pass_it_holds_no_other_key_back(store_dsn: str, parcels: Parcels) -> None:
+    parcels.move("y", note="!")
+    assert relay_all(store_dsn, parcel_outbox(RELAY)) == []
+    parcels.move("x")
+    parcels.move("x", note="!")
+    with relay_by_hand(store_dsn, parcel_outbox(RELAY), Recorder(kafka_is_away)) as relay:
+        assert relay.step(NEVER).outcome is Outcome.REFUSED
+        relay.release()
+    ask(parcels.connection, RELAY)
+
+    with relay_by_hand(store_dsn, mended_outbox(RELAY), publisher := Recorder()) as relay:
+        relay.step(NEVER)
+        assert (steps(publisher.messages, "y"), steps(publisher.messages, "x")) == ([1], [])
+        takes_up_all(relay)
+
+    assert steps(publisher.messages, "x") == [1, 2]
+
+
+def test_a_relay_that_was_set_back_publishes_all_of_a_key_again_before_it_redrives_the_rest(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("x")
+    parcels.move("x", note="!")
+    parcels.move("x")
+    assert steps(relay_all(store_dsn, parcel_outbox(RELAY))) == [1]
+    parcels.connection.execute("UPDATE relay_checkpoints SET position = 0, anchor = NULL")
+    ask(parcels.connection, RELAY)
+
+    assert steps(relay_all(store_dsn, mended_outbox(RELAY))) == [1, 2, 3]
