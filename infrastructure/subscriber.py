@@ -262,8 +262,8 @@ class Subscriber:
         for each in partitions:
             place = each.topic, each.partition
             self._partitions[place] = Progress(committed.get(place))
-        if self._paused:
-            consumer.pause(partitions)
+        # The client keeps a pause with the partition, from the last time that it was ours.
+        (consumer.pause if self._paused else consumer.resume)(partitions)
         self._tell("partitions assigned", partitions)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -279,6 +279,7 @@ class Subscriber:
         gone = {(each.topic, each.partition) for each in partitions} & self._partitions.keys()
         self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in gone]
         self._held = {place: until for place, until in self._held.items() if place not in gone}
+        metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
         return {each: self._partitions.pop(each) for each in gone}
 
     def _assigned(self) -> list[TopicPartition]:

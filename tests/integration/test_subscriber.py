@@ -135,6 +135,36 @@ def test_idling_is_over_at_once_when_told_to_stop(group: MakeGroup) -> None:
     assert monotonic() - started < 2.0
 
 
+@pytest.mark.parametrize("stands_still_by", ["holding its partitions", "idling"])
+def test_a_partition_that_was_taken_away_while_it_stood_still_brings_records_when_it_comes_back(
+    group: MakeGroup, stands_still_by: str
+) -> None:
+    orders = group(partitions=2)
+    for partition in (0, 1):
+        orders.send(b"1", partition=partition)
+    member = orders.member()
+    receive(member, 2)
+    if stands_still_by != "idling":
+        member.hold([(orders.topic, 0), (orders.topic, 1)], 600.0)
+    other = orders.member()
+    taken: list[Record] = []
+
+    def is_taken_away() -> bool:
+        member.idle(NOT_STOPPED, 0.1) if stands_still_by == "idling" else member.poll(10, 0.1)
+        taken.extend(other.poll(10, 0.1))
+        return bool(taken)
+
+    eventually(is_taken_away, within=30)
+    place = taken[0].partition
+    other.close()
+    orders.send(b"2", partition=place)
+
+    def came_back() -> bool:
+        return any((each.partition, each.value) == (place, b"2") for each in member.poll(10, 0.1))
+
+    eventually(came_back, within=30)
+
+
 def test_what_was_finished_is_committed_when_a_partition_is_taken_away(group: MakeGroup) -> None:
     orders = group(partitions=2)
     for partition in (0, 1):
