@@ -59,6 +59,7 @@ class Transaction:
         self._handed_over = 0
         self._failure: Failure | None = None
         self._mark_on_its_way: Thread | None = None
+        self._mark_taken = False
         self._mark_failed: KafkaException | None = None
         self._given_up = Event()
 
@@ -97,7 +98,7 @@ class Transaction:
         patience, never = Patience(_ABORTING, _ABORTING), Event()
         try:
             self._resume(self._producer.abort_transaction, never, lambda: None, patience)
-        except (KafkaException, SystemError):
+        except (KafkaException, SystemError, RuntimeError):  # the last one: it is closed already
             return False
         return True
 
@@ -168,6 +169,7 @@ class Transaction:
         while not self._given_up.is_set():
             try:
                 self._producer.send_offsets_to_transaction(self._mark, self._group, _SLICE)
+                self._mark_taken = True
                 return
             except KafkaException as error:
                 if not error.args[0].retriable():
@@ -182,8 +184,8 @@ class Transaction:
             if patience.is_over(stop):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             self._mark_on_its_way.join(_SLICE)
-        if self._mark_failed is not None:
-            raise self._mark_failed
+        if not self._mark_taken:  # its thread may have ended of anything
+            raise self._mark_failed or KafkaException(KafkaError(KafkaError._FATAL))
 
     def _resume(
         self, call: Callable[[float], object], stop: Event, turn: Callable[[], None], patience: Patience
