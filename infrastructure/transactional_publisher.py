@@ -54,6 +54,8 @@ class TransactionalPublisher:
         self.producer = OwnProducer(transactional_config(settings, name) | dict(changes or {}))
         self._marks = KeptMarks(settings, name, topics)
         self._patience, self._patience_when_stopping = settings.publish_timeout, settings.stop_grace / 3
+        self.reached = Mark(0)
+        """What was committed up to, by the last resume or commit that succeeded."""
 
     def resume(self, stored: Mark, turn: Callable[[], None]) -> Mark:
         """A third of the time to stop is its longest wait, because it hears of no stop."""
@@ -69,7 +71,8 @@ class TransactionalPublisher:
             if isinstance(error, KafkaException):
                 raise _failed(Failure.of(error), self.producer.complaint) from None
             raise
-        return _further(stored, kept)
+        self.reached = _further(stored, kept)
+        return self.reached
 
     def send(self, messages: Sequence[OutgoingMessage], covers: Mark, turn: Callable[[], None]) -> Sending:
         """Raises RuntimeError when it was not resumed, or not again after a failure."""
@@ -123,6 +126,7 @@ class _Sending:
         producer = self._publisher.producer
         if failure is None:
             producer.is_well()
+            self._publisher.reached = self._covers
             return len(self._messages)
         producer.replace()
         if stop.is_set():
@@ -144,7 +148,7 @@ class _Sending:
     def _once_more(self, suspects: Sequence[int], stop: Event, turn: Callable[[], None]) -> Failure | None:
         """With a new producer, because the refused one lost count of its messages in the topic. Like each new one it
         looks first whether somebody else has published them meanwhile."""
-        before = Mark(self._messages[0].position - 1, self._covers.generation)
+        before = self._publisher.reached
         if self._publisher.resume(before, turn) != before:
             return Failure(None, "_FENCED", Fault.PRODUCER)
         self._transaction = self._publisher.transaction(self._messages, self._covers, suspects)

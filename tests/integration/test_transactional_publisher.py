@@ -231,6 +231,30 @@ def test_what_was_not_handed_over_to_the_end_is_never_committed(
     assert committed(kafka.bootstrap, topic) == []
 
 
+class LosesTheMark(Producer):
+    """Its thread ends of something that is no error of Kafka's."""
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        raise SystemError("the client raised its own death")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_without_the_position_no_message_is_committed(
+    kafka: Kafka, topics: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics("orders")
+    subject = publisher(kafka.bootstrap, topic)
+    with monkeypatch.context() as patched:
+        patched.setattr("infrastructure.producer.Producer", LosesTheMark)
+        resume(subject)
+        with pytest.raises(PublishFailed) as failed:
+            publish(subject, numbered(topic, range(3)), Mark(3))
+
+    assert (failed.value.acknowledged, failed.value.fault) == (0, Fault.PRODUCER)
+    assert resume(subject) == START
+    assert committed(kafka.bootstrap, topic) == []
+
+
 # --- Whose position counts -----------------------------------------------------------------------------
 
 
@@ -305,6 +329,37 @@ def test_messages_that_are_too_large_only_together_are_committed_in_order(kafka:
     assert publish(subject, [with_value(topic, value) for value in values], Mark(20)) == 20
 
     assert committed(kafka.bootstrap, topic) == values
+
+
+def test_a_turn_that_raises_before_the_second_attempt_is_heard(kafka: Kafka, topics: MakeTopic) -> None:
+    topic = topics("limited", config={"max.message.bytes": "2000"})
+    subject = publisher(kafka.bootstrap, topic)
+    resume(subject)
+    values = [b"%d " % n + incompressible(1_000 + n) for n in range(20)]
+    sending = subject.send([with_value(topic, value) for value in values], Mark(20), nothing)
+
+    def turn() -> None:
+        if not subject.producer.is_made:  # the first attempt's is closed
+            raise NotAllowed
+
+    with pytest.raises(NotAllowed):
+        sending.wait(NEVER, turn)
+
+    assert resume(subject) == START
+    assert committed(kafka.bootstrap, topic) == []
+
+
+def test_parked_events_below_the_kept_position_get_their_second_attempt(kafka: Kafka, topics: MakeTopic) -> None:
+    topic = topics("limited", config={"max.message.bytes": "2000"})
+    subject = publisher(kafka.bootstrap, topic)
+    resume(subject)
+    publish(subject, numbered(topic, range(1)), Mark(30, 0, ANCHOR))
+    values = [b"%d " % n + incompressible(1_000 + n) for n in range(20)]
+
+    assert publish(subject, [with_value(topic, value) for value in values], Mark(30, 0, ANCHOR)) == 20
+
+    assert resume(subject) == Mark(30, 0, ANCHOR)
+    assert committed(kafka.bootstrap, topic) == [b"0", *values]
 
 
 def test_an_empty_key_never_reaches_kafka(kafka: Kafka, topics: MakeTopic) -> None:
