@@ -82,8 +82,8 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
             reason = f"the former tables are of version {found.version}: run this with the code of that version"
             raise RebuildRefused(target.name, reason)
         if not found.returnable:
-            reason = "the live runner had not caught up at the swap: rebuild with the former code instead"
-            raise RebuildRefused(target.name, reason)
+            reason = "at the swap the former tables did not hold the same events as the new ones"
+            raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead")
         work.fill(stop, tell)
         return None if stop.is_set() else work.swap(None, stop, patience, tell)
 

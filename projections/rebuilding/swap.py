@@ -112,8 +112,8 @@ class Swap:
         left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), self.source, positions)
         look_in(tx, self.live)
         if self.target.has_effects and not left.returnable:
-            reason = "its runner has not applied all events, and their effects would be lost: let it catch up first"
-            raise RebuildRefused(self.target.name, reason)
+            reason = "its runner has not applied all events, or some are in quarantine, and their effects would be lost"
+            raise RebuildRefused(self.target.name, f"{reason}: let it catch up, and redrive or discard them first")
         return left
 
     def _refuse_differences(self, tx: Connection) -> None:

@@ -114,7 +114,7 @@ def test_an_event_that_the_rebuild_had_first_is_known_when_it_comes_by_kafka(tar
     assert apply_live(target, live, contracts) == 0
     # Nobody knows any more which of them the former tables lack.
     assert not outcome.swapped.returnable
-    with pytest.raises(RebuildRefused, match="had not caught up"):
+    with pytest.raises(RebuildRefused, match="did not hold the same events"):
         roll_back(target, NEVER, 0.5)
 
 

@@ -35,7 +35,11 @@ def place(store_dsn: str, numbers: Sequence[int], cancel_every: int = 7) -> None
 
 
 def inventory_of(store_dsn: str, inventory_dsn: str, projection: Projection = PROJECTION) -> Target:
-    target = Target.of("projections.inventory", store_dsn, inventory_dsn)
+    return with_projection(Target.of("projections.inventory", store_dsn, inventory_dsn), projection)
+
+
+def with_projection(target: Target, projection: Projection) -> Target:
+    """The same one, with other code."""
     return replace(target, loaded=replace(target.loaded, projection=projection))
 
 
