@@ -115,10 +115,13 @@ RESUME = "UPDATE relay_checkpoints SET paused_since = NULL, paused_until = NULL 
 
 END_STANDING_ASIDE = RESUME + " AND paused_until < 'infinity'"
 
-OWNERS = """
-    SELECT owner FROM relay_checkpoints
-    WHERE relay = %s AND owner IS NOT NULL AND lease_expires_at > clock_timestamp() ORDER BY shard
+# The next epoch: who slept through its lease could extend it otherwise, as long as nobody has succeeded it.
+END_LAPSED_LEASES = """
+    UPDATE relay_checkpoints SET epoch = epoch + 1, owner = NULL, lease_expires_at = NULL
+    WHERE relay = %s AND lease_expires_at < clock_timestamp()
 """
+
+OWNERS = "SELECT owner FROM relay_checkpoints WHERE relay = %s AND owner IS NOT NULL ORDER BY shard"
 
 # FOR UPDATE: no lease is taken or renewed until this transaction has ended, and then the rows say something else.
 LOCK_SHARDS = """
@@ -258,4 +261,6 @@ def _standing_aside_ends(connection: Connection, relay: str) -> Iterator[None]:
 
 
 def _owners(connection: Connection, relay: str) -> tuple[str, ...]:
+    """Who may publish still: with a lease that runs. One that has run out cannot be extended after this."""
+    connection.execute(END_LAPSED_LEASES, (relay,))
     return tuple(owner for (owner,) in connection.execute(OWNERS, (relay,)))

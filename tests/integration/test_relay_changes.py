@@ -11,7 +11,7 @@ import pytest
 from infrastructure import metrics
 from infrastructure.checkpoint import advance, read_checkpoint, read_checkpoints
 from infrastructure.health import relay_health
-from infrastructure.lease import Shard, acquire
+from infrastructure.lease import LeaseLost, Shard, acquire
 from infrastructure.postgres import Connection, connect
 from infrastructure.relay_changes import (
     ChangeUnderWay,
@@ -94,6 +94,22 @@ def test_a_pause_that_is_not_heeded_is_said_and_stays(store_dsn: str, operator: 
     status = read_checkpoint(operator, name)
     assert status is not None
     assert status.paused
+
+
+def test_who_slept_through_its_lease_finds_it_lost_once_a_pause_has_said_that_nobody_publishes(
+    operator: Connection, name: str
+) -> None:
+    acquired = acquire(operator, name, 60)
+    assert acquired is not None
+    asleep, position = acquired
+    operator.execute("UPDATE relay_checkpoints SET lease_expires_at = clock_timestamp() - interval '1 s'")
+
+    assert pause(operator, name, 5, NEVER)
+
+    with pytest.raises(LeaseLost):
+        asleep.renew(operator)
+    with pytest.raises(LeaseLost):
+        advance(operator, asleep, position, 5)
 
 
 def test_a_paused_relay_is_no_fault_until_an_event_has_waited_for_long(
