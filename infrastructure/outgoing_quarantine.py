@@ -47,13 +47,26 @@ FENCE = """
     FOR NO KEY UPDATE
 """
 
+# The lock lets a discard that is under way end first, so that the next statement sees it.
+AWAIT_DISCARDS = """
+    SELECT 1 FROM outgoing_quarantine
+    WHERE relay = %(relay)s AND released_at IS NULL AND discarded_at IS NULL
+      AND (originator_id, position) IN (SELECT * FROM unnest(%(originator_ids)s::text[], %(positions)s::bigint[]))
+    ORDER BY id FOR SHARE
+"""
+
 PARK = """
     INSERT INTO outgoing_quarantine (
         relay, position, originator_id, originator_version, fingerprint, hash, kind, category, problem
     )
-    SELECT %(relay)s, * FROM unnest(
+    SELECT %(relay)s, new.* FROM unnest(
         %(positions)s::bigint[], %(originator_ids)s::text[], %(versions)s::bigint[], %(fingerprints)s::bytea[],
         %(hashes)s::bigint[], %(kinds)s::text[], %(categories)s::text[], %(problems)s::text[]
+    ) AS new (position, originator_id, originator_version, fingerprint, hash, kind, category, problem)
+    WHERE NOT EXISTS (
+        SELECT FROM outgoing_quarantine AS gone
+        WHERE gone.relay = %(relay)s AND gone.position = new.position AND gone.fingerprint = new.fingerprint
+          AND gone.discarded_at IS NOT NULL
     )
     ON CONFLICT DO NOTHING
 """
@@ -80,7 +93,8 @@ def hash_of(originator_id: str) -> int:
 
 
 def park(connection: Connection, lease: Lease, parked: Sequence[Parked]) -> None:
-    """Writes these down, all or none, in a transaction of its own. An event that is parked already stays as it is.
+    """Writes these down, all or none, in a transaction of its own. An event that is parked already stays as it is,
+    and so does one that was discarded.
 
     To be called before the checkpoint, here or in Kafka, passes any of them. Raises LeaseLost.
     """
@@ -88,7 +102,9 @@ def park(connection: Connection, lease: Lease, parked: Sequence[Parked]) -> None
         return
     with connection.transaction():
         fence(connection, lease)
-        connection.execute(PARK, {"relay": lease.relay} | _columns(parked))
+        values = {"relay": lease.relay} | _columns(parked)
+        connection.execute(AWAIT_DISCARDS, values)
+        connection.execute(PARK, values)
 
 
 def fence(tx: Connection, lease: Lease) -> None:

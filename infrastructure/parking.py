@@ -1,6 +1,6 @@
 """Which events of a page a relay may publish, and which it parks: those that cannot leave, and those behind them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from infrastructure import metrics
 from infrastructure.event_ids import fingerprint
@@ -26,7 +26,7 @@ class Parking:
         """largest: bytes of one message, at most. Call `load` before anything else."""
         self._shard, self._mapper, self._largest = shard, mapper, largest
         self._first: dict[str, int] = {}
-        self._discarded: set[tuple[int, bytes]] = set()
+        self._discarded: Set[tuple[int, bytes]] = frozenset()
         self._refused: dict[int, str] = {}
 
     def load(self, connection: Connection, after: int, turn: Callable[[], None] = lambda: None) -> None:
@@ -82,8 +82,12 @@ class Parking:
             metrics.RELAY_QUARANTINED.labels(self._shard.relay, each.category.value).inc()
         self._show()
 
-    def left(self, originator_ids: Sequence[str], first: Mapping[str, int]) -> None:
-        """After an attempt at these: those that still have parked events, with the position of the first."""
+    def left(self, originator_ids: Sequence[str], first: Mapping[str, int], discarded: Set[tuple[int, bytes]]) -> None:
+        """After an attempt at these: those that still have parked events, with the position of the first.
+
+        discarded: all that were, after the position of the relay, as it is now: it may meet them yet.
+        """
+        self._discarded = discarded
         for originator_id in originator_ids:
             self._first.pop(originator_id, None)
         self._first.update(first)

@@ -9,7 +9,7 @@ from time import monotonic
 from infrastructure import metrics
 from infrastructure.kafka_faults import Fault
 from infrastructure.lease import Lease
-from infrastructure.outgoing_quarantine import Category
+from infrastructure.outgoing_quarantine import Category, discarded_after
 from infrastructure.outgoing_redrives import FailedAgain, ParkedEvent, asked_for, next_parked, settle
 from infrastructure.parking import Parking
 from infrastructure.postgres import Connection
@@ -95,7 +95,8 @@ class Redriver:
             failure = None
         released = attempt.published(acknowledged)
         left = settle(connection, self._lease, aggregates, released, attempt.failed)
-        self._parking.left(aggregates, left)
+        discarded = discarded_after(connection, self._lease.relay, position)
+        self._parking.left(aggregates, left, discarded)
         self._tell(released, attempt.failed)
         return Redriven(acknowledged, failure)
 

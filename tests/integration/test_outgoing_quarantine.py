@@ -1,6 +1,7 @@
 """What a relay writes down of events that cannot leave, and what it knows of it afterwards."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -18,9 +19,11 @@ from infrastructure.publisher import OutgoingMessage
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.relays import steps
+from tests.support.wait import eventually
 
 LARGEST = 10_000
 RELAY = "parcels"
+WAITING = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
 
 
 @pytest.fixture
@@ -166,6 +169,32 @@ def test_an_event_that_was_discarded_is_never_published_however_far_the_relay_is
 
     found = sort(parking(parcels), stored(parcels))
     assert (steps(found.messages), found.parked) == ([3], [])
+
+
+def test_an_event_that_is_being_discarded_while_the_relay_meets_it_again_is_not_parked_again(
+    parcels: Parcels, store_dsn: str
+) -> None:
+    lease = lease_of(parcels)
+    parcels.move("x", note="!")
+    found = sort(parking(parcels), stored(parcels)).parked
+    park(parcels.connection, lease, found)
+    (entry,) = records(parcels.connection, RELAY, limit=9)
+
+    with (
+        connect(store_dsn, application_name="test discarder", autocommit=False) as discarder,
+        connect(store_dsn, application_name="test parker") as parker,
+        ThreadPoolExecutor() as pool,
+    ):
+        discarder.execute("SELECT 1")  # opens the transaction that it is part of
+        assert discard(discarder, RELAY, entry.id, "no such parcel", "ann")
+        parked = pool.submit(park, parker, lease, found)
+        try:
+            eventually(lambda: parcels.connection.execute(WAITING, (parker.info.backend_pid,)).fetchone() == (True,))
+        finally:
+            discarder.commit()
+        parked.result()
+
+    assert count(parcels.connection, RELAY) == (0, 0)
 
 
 def test_a_relay_whose_lease_was_taken_over_parks_nothing(parcels: Parcels, store_dsn: str) -> None:

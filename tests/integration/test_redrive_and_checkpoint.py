@@ -1,4 +1,4 @@
-"""Redrives of events that lie above the relay's checkpoint: it will meet them, and what is before them."""
+"""Redrives and discards of events that lie above the relay's checkpoint: it will meet them, and what is before them."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from infrastructure import redrive
 from infrastructure.kafka_faults import Fault
 from infrastructure.outbox import Outbox
 from infrastructure.outbox_relay import Outcome, Relay
-from infrastructure.outgoing_records import records
+from infrastructure.outgoing_records import discard, records
 from infrastructure.outgoing_redrives import ask
 from infrastructure.publisher import OutgoingMessage, PublishFailed
 from tests.support.parcels import Parcels, mended_outbox, parcel_outbox, parcels_in
@@ -26,6 +26,11 @@ def parcels(store_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parcels
 
 def kafka_is_away(_messages: list[OutgoingMessage]) -> int:
     raise PublishFailed(0, "_TRANSPORT", Fault.BROKER)
+
+
+def x_is_too_large(messages: list[OutgoingMessage]) -> int:
+    index = [message.key for message in messages].index(b"x")
+    raise PublishFailed(0, "MSG_SIZE_TOO_LARGE", Fault.MESSAGE, index)
 
 
 def takes_up_all(relay: Relay) -> None:
@@ -50,6 +55,11 @@ def parks_while_kafka_is_away(dsn: str) -> None:
 
 def open_entries(parcels: Parcels) -> list[tuple[str, int]]:
     return [(each.originator_id, each.originator_version) for each in records(parcels.connection, RELAY, limit=99)]
+
+
+def discard_version(parcels: Parcels, version: int) -> None:
+    (entry,) = [each for each in records(parcels.connection, RELAY, limit=99) if each.originator_version == version]
+    assert discard(parcels.connection, RELAY, entry.id, "never to be sent", "ann")
 
 
 def test_what_was_parked_in_a_batch_that_kafka_did_not_take_is_not_redriven_before_what_precedes_it(
@@ -97,3 +107,44 @@ def test_a_relay_that_was_set_back_publishes_all_of_a_key_again_before_it_redriv
     ask(parcels.connection, RELAY)
 
     assert steps(relay_all(store_dsn, mended_outbox(RELAY))) == [1, 2, 3]
+
+
+def test_a_follower_discarded_before_the_relay_has_passed_it_is_not_parked_again_and_never_published(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("x")
+    parcels.move("x", note="!")
+    parcels.move("x")
+    with relay_by_hand(store_dsn, parcel_outbox(RELAY), publisher := Recorder(kafka_is_away)) as relay:
+        assert relay.step(NEVER).outcome is Outcome.REFUSED
+        discard_version(parcels, 3)
+        publisher.answer = len
+        takes_up_all(relay)
+        relay.release()
+    assert (steps(publisher.messages), open_entries(parcels)) == ([1], [("x", 2)])
+
+    ask(parcels.connection, RELAY)
+    parcels.move("x")
+
+    assert steps(relay_all(store_dsn, mended_outbox(RELAY))) == [2, 4]
+
+
+def test_the_last_of_a_key_discarded_before_the_relay_has_passed_it_is_not_published(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("y")
+    parcels.move_all(["y", "x", "z"], times=1)
+    with relay_by_hand(store_dsn, parcel_outbox(RELAY), publisher := Recorder(x_is_too_large)) as relay:
+        relay.step(NEVER)
+        publisher.answer = len
+        relay.step(NEVER)
+        publisher.answer = kafka_is_away
+        assert relay.step(NEVER).outcome is Outcome.REFUSED
+        assert (open_entries(parcels), relay.position) == ([("x", 1)], 1)
+        discard_version(parcels, 1)
+
+        publisher.answer, publisher.calls = len, []
+        takes_up_all(relay)
+
+    assert [(message.key, message.position) for message in publisher.messages] == [(b"y", 2), (b"z", 4)]
+    assert open_entries(parcels) == []
