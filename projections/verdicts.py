@@ -29,12 +29,16 @@ USAGE = sql.SQL("""
     GROUP BY consumer_name ORDER BY consumer_name
 """)
 OF_ITS_TABLE = sql.SQL("SELECT consumer_name, event_id, processed_at FROM {} UNION ALL")
-# Not those from below the horizon: for them there is nothing left to remember.
+# Not those from below the horizon: for them there is nothing left to remember. A record whose id was not read may be
+# of any time, and code that can read it may be on its way; in two categories there never is an event.
 PARKED = """
     SELECT count(*) FROM quarantined_events AS parked
-    WHERE state = 'parked' AND event_id < %s AND event_id ~ %s AND NOT EXISTS (
-        SELECT FROM inbox_horizons AS horizon
-        WHERE horizon.consumer_name = parked.consumer_name AND parked.event_id < horizon.event_id
+    WHERE state = 'parked' AND (
+        event_id IS NULL AND category NOT IN ('no_value', 'not_json', 'too_old')
+        OR event_id < %s AND event_id ~ %s AND NOT EXISTS (
+            SELECT FROM inbox_horizons AS horizon
+            WHERE horizon.consumer_name = parked.consumer_name AND parked.event_id < horizon.event_id
+        )
     )
 """
 
@@ -72,7 +76,7 @@ def judge(connection: Connection, range_: Range, consumer_name: str, limits: Lim
     kept_by = [reason for each in usage for reason in _reasons(each, range_, limits, margin_ms)]
     parked = parked_in(connection, range_)
     if parked:
-        kept_by.append(f"{parked} events of it wait in quarantine")
+        kept_by.append(f"{parked} events of it, or whose id cannot be read, wait in quarantine")
     return Verdict(range_, sum(each.rows for each in usage), size, tuple(dict.fromkeys(kept_by)))
 
 
@@ -100,7 +104,7 @@ def usage_of(connection: Connection, range_: Range) -> list[Usage]:
 
 
 def parked_in(connection: Connection, range_: Range) -> int:
-    """How many of its events, or of earlier ones, wait in quarantine."""
+    """How many of its events, of earlier ones, or of ones whose id is not known, wait in quarantine."""
     (count,) = connection.execute(PARKED, (range_.end_id, OUR_SHAPE)).fetchone() or (0,)
     return int(count)
 

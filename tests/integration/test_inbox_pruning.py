@@ -17,10 +17,12 @@ from infrastructure.migrate import Migrations, migrate
 from infrastructure.postgres import Timeouts, connect
 from projections import inbox
 from projections.decoding import Category, Faulty
+from projections.entries import ParkedKey
 from projections.inbox import claim, claim_or_tell
 from projections.pruning import LOCK_SECONDS, InboxBusy, examine, prune
 from projections.quarantine import Parked, park
 from projections.redelivery import Limit
+from projections.redriving import Redriver
 from projections.verdicts import Verdict
 from tests.support.databases import PostgresServer
 from tests.support.inbox import (
@@ -41,6 +43,7 @@ from tests.support.tally import CREATE, Tally, tally
 from tests.support.wait import eventually
 
 GO_ON = Event()
+KEPT_BY_ONE_PARKED = ("1 events of it, or whose id cannot be read, wait in quarantine",)
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +182,39 @@ def test_an_event_in_quarantine_keeps_its_range_until_it_is_decided(house: Conne
     waiting = id_at(days_ago(house, 50))
     park(house, "tally", [Parked(record(b"{}"), Faulty(Category.HANDLER, "as the test wants it", waiting))])
     limits = {"tally": up_to(house, 30)}
-    assert prune(pruner, "tally", limits, GO_ON)[-1].kept_by == ("1 events of it wait in quarantine",)
+    assert prune(pruner, "tally", limits, GO_ON)[-1].kept_by == KEPT_BY_ONE_PARKED
     assert event_id in known(house, "tally")
     house.execute("UPDATE quarantined_events SET state = 'released', closed_at = now()")
     prune(pruner, "tally", limits, GO_ON)
+    assert known(house, "tally") == set()
+
+
+@pytest.mark.parametrize("category", [Category.VERSION, Category.CONTRACT])
+def test_a_parked_record_whose_id_cannot_be_read_yet_keeps_every_range(
+    house: Connection, pruner: Connection, category: Category
+) -> None:
+    """Code that can read it may be on its way; a redrive with that must not find the event too old."""
+    remember_from(house, "tally", 50)
+    event = placed("ord_1", event_id=id_at(days_ago(house, 50)))
+    parked = record(event.to_bytes(), event.key.encode())
+    park(house, "tally", [Parked(parked, Faulty(category, "as the code of then saw it"))])
+    limits = {"tally": up_to(house, 30)}
+    verdicts = prune(pruner, "tally", limits, GO_ON)
+    assert Redriver(Tally(), house).redrive(ParkedKey(parked.key), GO_ON).released == 1
+    assert tally(house) == [event.event_id]
+    assert dropped(verdicts) == []
+    assert verdicts[-1].kept_by == KEPT_BY_ONE_PARKED
+    house.execute("UPDATE processed_events SET processed_at = now() - interval '50 days'")
+    assert dropped(prune(pruner, "tally", limits, GO_ON)) != []
+
+
+@pytest.mark.parametrize("category", [Category.NO_VALUE, Category.NOT_JSON])
+def test_a_parked_record_that_is_no_event_keeps_no_range(
+    house: Connection, pruner: Connection, category: Category
+) -> None:
+    remember_from(house, "tally", 50)
+    park(house, "tally", [Parked(record(b"\xff"), Faulty(category, "as the test wants it"))])
+    prune(pruner, "tally", {"tally": up_to(house, 30)}, GO_ON)
     assert known(house, "tally") == set()
 
 
