@@ -85,7 +85,14 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
             reason = "at the swap the former tables did not hold the same events as the new ones"
             raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead")
         work.fill(stop, tell)
-        return None if stop.is_set() else work.swap(None, stop, patience, tell)
+        if stop.is_set():
+            return None
+        try:
+            # Of the rows nothing is compared; but what is refused would be lost.
+            return work.swap(Differences(target, work.live, (), ()), stop, patience, tell)
+        except TablesDiffer as differ:
+            reason = f"the former tables would lack {'; '.join(differ.differences)}"
+            raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead") from None
 
 
 def confirm(target: Target) -> None:

@@ -139,7 +139,7 @@ def _say_swapped(module: str, swapped: Swapped | None, stopped: bool) -> None:
         return
     back = f"`counterfoil rebuild rollback {module}` goes back"
     if not swapped.returnable:
-        back = "There is no way back: the live runner had not caught up, or events were in quarantine"
+        back = "There is no way back: the live runner had not caught up, or events were in quarantine or are refused"
     typer.echo(
         f"Swapped; readers waited {swapped.held * 1000:.0f} ms. {back}; "
         f"`counterfoil rebuild confirm {module}` drops the former tables.",

@@ -33,8 +33,9 @@ UNKNOWN = """
 REFUSED = "SELECT event_id FROM {live}.rebuild_refused AS refused WHERE projection = %(consumer)s"
 NOT_IN_QUARANTINE = """
     AND NOT EXISTS (
-        SELECT FROM {live}.quarantined_events AS parked
-        WHERE parked.consumer_name = %(consumer)s AND parked.event_id = refused.event_id AND state = 'parked'
+        SELECT FROM {live}.quarantined_events AS kept
+        WHERE kept.consumer_name = %(consumer)s AND kept.event_id = refused.event_id
+          AND state IN ('parked', 'discarded')
     )
 """
 ORDER = " ORDER BY position LIMIT %(limit)s"
@@ -69,14 +70,15 @@ class Differences:
                     told.append(f"{again.table}: {again.live.rows} rows live, {again.other.rows} rebuilt")
         if self.unknown and (ids := _unknown(self.target, connection, self.live, self.unknown)):
             told.append(_ids("events that were applied live and are not in the store", ids))
-        if ids := self._refused(connection):
-            told.append(_ids("events that the handler refuses and that are not in quarantine", ids))
-        return told
+        return told + that_are_refused(self.target, connection, self.live)
 
-    def _refused(self, connection: Connection) -> list[str]:
-        statement = REFUSED if self.target.is_fed_by_the_store else REFUSED + NOT_IN_QUARANTINE
-        values = {"consumer": self.target.name, "limit": MOST_SUSPECTS}
-        return [each for (each,) in connection.execute(_named(statement + ORDER, self.target, self.live), values)]
+
+def that_are_refused(target: Target, connection: Connection, live: str) -> list[str]:
+    """In words: which events up to their positions the other tables lack, that nobody keeps for later."""
+    statement = REFUSED if target.is_fed_by_the_store else REFUSED + NOT_IN_QUARANTINE
+    values = {"consumer": target.name, "limit": MOST_SUSPECTS}
+    ids = [each for (each,) in connection.execute(_named(statement + ORDER, target, live), values)]
+    return [_ids("events that the handler refuses and that are not in quarantine", ids)] if ids else []
 
 
 def _unknown(target: Target, connection: Connection, live: str, only: Sequence[str] | None) -> list[str]:

@@ -46,11 +46,15 @@ ADD_TO_INBOX = """
     INSERT INTO processed_events (consumer_name, event_id)
     SELECT %s, event_id FROM unnest(%s::text[]) AS added (event_id) ORDER BY event_id ON CONFLICT DO NOTHING
 """
-# What the handler has refused is not in the tables; should it come again, that must be noticed.
+# What the handler has refused is not in the tables; should it come again, that must be noticed. But what somebody
+# has discarded is not to come again.
 REMOVE_REFUSED = """
     DELETE FROM processed_events USING rebuild_refused AS refused
     WHERE consumer_name = %(consumer)s AND refused.projection = %(consumer)s
-      AND processed_events.event_id = refused.event_id
+      AND processed_events.event_id = refused.event_id AND NOT EXISTS (
+        SELECT FROM quarantined_events AS discarded
+        WHERE discarded.consumer_name = %(consumer)s AND discarded.event_id = refused.event_id AND state = 'discarded'
+      )
 """
 
 

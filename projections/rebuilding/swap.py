@@ -16,7 +16,7 @@ from infrastructure.backoff import Backoff
 from infrastructure.postgres import cause_of
 from projections.rebuilding import state
 from projections.rebuilding.carry import carry
-from projections.rebuilding.differences import Differences
+from projections.rebuilding.differences import Differences, that_are_refused
 from projections.rebuilding.errors import RebuildRefused, SwapBusy, TablesDiffer
 from projections.rebuilding.exchange import exchange, exchange_migrations, existing, look_in, read_views
 from projections.rebuilding.fill import Filler, Place
@@ -91,12 +91,13 @@ class Swap:
             both = existing(connection, self.rebuild.other_schema, present)
             copy_grants(connection, self.live, self.rebuild.other_schema, both)
             exchange_migrations(connection, self.live, self.rebuild.other_schema, self.rebuild.components)
-            self._write_down(connection, left)
+            returnable = left.returnable and not that_are_refused(self.target, connection, self.live)
+            self._write_down(connection, left, returnable)
             views = read_views(connection, self.live, self.rebuild.other_schema, present)
             since = monotonic()
             self._lock(connection, present, "ACCESS EXCLUSIVE", FOR_READERS)
             exchange(connection, self.live, self.rebuild.other_schema, self.rebuild.tables, views)
-        return Swapped(monotonic() - since, left.returnable)
+        return Swapped(monotonic() - since, returnable)
 
     def _keep_writers_out(self, tx: Connection) -> None:
         tx.execute(LOCK_TIMEOUT, (f"{round(FOR_WRITERS * 1000)}",))
@@ -127,9 +128,9 @@ class Swap:
             names = sql.SQL(", ").join(sql.Identifier(self.live, table) for table in tables)
             tx.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
 
-    def _write_down(self, tx: Connection, left: Left) -> None:
+    def _write_down(self, tx: Connection, left: Left, returnable: bool) -> None:
         version = self.sides.live_version(tx)
         self.sides.hand_over(tx, self.rebuild.version)
-        state.swapped(tx, self.target.name, version, left.positions, left.ahead, left.returnable)
+        state.swapped(tx, self.target.name, version, left.positions, left.ahead, returnable)
         forget = sql.SQL("TRUNCATE {}").format(sql.Identifier(self.rebuild.other_schema, "rebuilt_events"))
         tx.execute(forget)
