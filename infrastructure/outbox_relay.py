@@ -118,10 +118,12 @@ class Relay:
             resumed = self._resume()
         except PublishFailed as error:
             return self._refused(0, error)
+        if not resumed:  # nothing may be published: it would take the place of what Kafka was told
+            return self._wait_for_an_operator()
         if redriven := self._redrive(stop):
             return redriven
         batch, self._prepared = self._prepared or self._prepare(self._mark), None
-        if not resumed or isinstance(batch, SetBack):
+        if isinstance(batch, SetBack):
             return self._wait_for_an_operator()
         self._held_at = None
         if batch.is_empty:

@@ -10,7 +10,7 @@ from infrastructure.outbox import Outbox
 from infrastructure.outbox_relay import Outcome, Relay
 from infrastructure.outgoing_records import discard, records
 from infrastructure.outgoing_redrives import ask
-from infrastructure.publisher import OutgoingMessage, PublishFailed
+from infrastructure.publisher import Mark, OutgoingMessage, PublishFailed
 from tests.support.parcels import Parcels, mended_outbox, parcel_outbox, parcels_in
 from tests.support.relays import NEVER, Recorder, relay_by_hand, steps
 
@@ -107,6 +107,20 @@ def test_a_relay_that_was_set_back_publishes_all_of_a_key_again_before_it_redriv
     ask(parcels.connection, RELAY)
 
     assert steps(relay_all(store_dsn, mended_outbox(RELAY))) == [1, 2, 3]
+
+
+def test_while_the_store_lacks_what_kafka_was_told_nothing_is_redriven_because_that_would_hide_it(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    parcels.move("x", note="!")
+    assert relay_all(store_dsn, parcel_outbox(RELAY)) == []
+    ask(parcels.connection, RELAY)
+
+    told = Mark(position=9, anchor=b"of an event that the store lost")
+    with relay_by_hand(store_dsn, mended_outbox(RELAY), publisher := Recorder(resumed=told)) as relay:
+        assert [relay.step(NEVER).outcome for _ in range(3)] == [Outcome.HELD] * 3
+
+    assert (publisher.calls, open_entries(parcels)) == ([], [("x", 1)])
 
 
 def test_a_follower_discarded_before_the_relay_has_passed_it_is_not_parked_again_and_never_published(
