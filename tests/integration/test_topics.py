@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from pydantic import ValidationError
 
@@ -49,7 +50,7 @@ def test_a_missing_topic_is_made_with_the_partitions_of_the_settings(kafka: Kafk
     with made(kafka, unique_name("orders.placed.v1")) as topic:
         ensure_topics(settings, [contract_on(topic)])
 
-        assert partitions(kafka, topic) == 4
+        eventually(lambda: partitions(kafka, topic) == 4)
 
 
 def test_a_topic_that_is_there_stays_as_it_is(kafka: Kafka, topics: MakeTopic) -> None:
@@ -108,7 +109,12 @@ def test_partitions_that_are_added_while_the_relay_runs_are_noticed_too(
 def retention(kafka: Kafka, topic: str) -> str | None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # kept: collected, it would take the question with it
-    value: str | None = admin.describe_configs([resource])[resource].result(10)["retention.ms"].value
+    try:
+        value: str | None = admin.describe_configs([resource])[resource].result(10)["retention.ms"].value
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # just made: not told of yet
+            raise
+        return None
     return value
 
 
@@ -121,7 +127,7 @@ def test_a_missing_topic_is_made_with_the_retention_of_the_settings(
     with made(kafka, unique_name("orders.placed.v1")) as topic:
         ensure_topics(settings, [contract_on(topic)])
 
-        assert retention(kafka, topic) == milliseconds
+        eventually(lambda: retention(kafka, topic) == milliseconds)
 
 
 @pytest.mark.parametrize(("seconds", "unexpected"), [(3_600, 0), (7_200, 1), (-1, 1)])
