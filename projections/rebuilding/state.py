@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from infrastructure.migrate import Migrations
 from infrastructure.pooler import require_direct
-from projections.rebuilding.errors import RebuildRefused
+from projections.rebuilding.errors import RebuildRefused, Superseded
 from projections.rebuilding.target import Target
 
 MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "migrations")
@@ -33,6 +33,7 @@ BEGIN_WORKERS = """
     INSERT INTO rebuild_workers (projection, worker, position)
     SELECT %s, ordinality - 1, position FROM unnest(%s::bigint[]) WITH ORDINALITY AS place (position, ordinality)
 """
+HOLD_RUN = "SELECT run FROM rebuilds WHERE projection = %s FOR UPDATE"
 NEXT_RUN = "UPDATE rebuilds SET run = run + 1 WHERE projection = %s RETURNING run"
 END = "DELETE FROM rebuilds WHERE projection = %s"
 WORKERS = "SELECT position, applied FROM rebuild_workers WHERE projection = %s ORDER BY worker"
@@ -117,6 +118,12 @@ def next_run(connection: Connection, projection: str) -> int:
     """The number of this run: what an earlier process still wants to write is refused from now on."""
     (run,) = connection.execute(NEXT_RUN, (projection,)).fetchone() or (0,)
     return int(run)
+
+
+def hold_run(tx: Connection, projection: str, run: int) -> None:
+    """Until the transaction ends, no other process takes the rebuild over. Raises Superseded when one has."""
+    if tx.execute(HOLD_RUN, (projection,)).fetchone() != (run,):
+        raise Superseded(projection)
 
 
 def progress(connection: Connection, projection: str) -> Progress:

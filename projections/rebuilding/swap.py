@@ -65,8 +65,8 @@ class Swap:
     def run(self, stop: Event, within: float) -> Swapped | None:
         """Tries until it gets its locks; None when it was told to stop before.
 
-        Raises TablesDiffer, RebuildRefused, SwapBusy after `within` seconds, RebuildStopped, psycopg.Error. Then
-        nothing has changed.
+        Raises TablesDiffer, RebuildRefused, SwapBusy after `within` seconds, Superseded, RebuildStopped,
+        psycopg.Error. Then nothing has changed.
         """
         deadline, backoff = monotonic() + within, Backoff(base=0.2, cap=2.0)
         while not stop.is_set():
@@ -108,6 +108,8 @@ class Swap:
 
     def _meet(self, tx: Connection) -> Left:
         positions = state.lock_positions(tx, self.target.name)
+        # A process that stood still may have lost its lock, and another one may have swapped meanwhile.
+        state.hold_run(tx, self.target.name, self.rebuild.run)
         look_in(tx, self.rebuild.other_schema)
         place = Place(self.live, self.rebuild.run)
         left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), self.source, positions)

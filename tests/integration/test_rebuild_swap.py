@@ -11,7 +11,10 @@ from psycopg import Connection
 
 from projections.rebuild import abandon, confirm, roll_back
 from projections.rebuilding import state
-from projections.rebuilding.errors import RebuildRefused, SwapBusy
+from projections.rebuilding.errors import RebuildRefused, Superseded, SwapBusy
+from projections.rebuilding.session import session
+from projections.rebuilding.state import State
+from projections.rebuilding.swap import Swap
 from projections.rebuilding.target import Target
 from tests.support.inventory import connected, count, fill
 from tests.support.rebuilding import NEVER, apply_live, inventory_of, place, rebuilt, schemas, told
@@ -156,6 +159,21 @@ def test_readers_in_the_midst_of_it_never_miss_a_row(target: Target, live: Conne
             done.set()
         for each in reading:
             assert set(each.result(30)) == {10}
+
+
+def test_a_process_that_stood_still_while_another_took_over_swaps_nothing(target: Target, live: Connection) -> None:
+    with session(target) as work:
+        work.begin(1)
+        work.fill(NEVER, lambda *_: None)
+        sides = work.sides()
+        stale = Swap(target, work.rebuild, work.live, sides, work.source, work.catch_up, differences=None)
+        state.next_run(live, target.name)
+        with pytest.raises(Superseded):
+            stale.run(NEVER, 0.5)
+    found = state.read(live, target.name)
+    assert found is not None
+    assert found.state is State.FILLING
+    assert count(live, "reservations") == 10
 
 
 def test_a_half_made_schema_of_a_killed_process_is_no_obstacle(target: Target, live: Connection) -> None:
