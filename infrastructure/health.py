@@ -73,8 +73,13 @@ def relay_health(connection: Connection) -> list[RelayHealth]:
     return [_relay(connection, relay, read_checkpoints(connection, relay)) for relay in relays]
 
 
+def was_set_back(connection: Connection, checkpoint: CheckpointStatus) -> bool:
+    """Whether the store lacks what this shard published last, or has another event in its place."""
+    return _was_set_back(connection, checkpoint, _highest(connection))
+
+
 def _relay(connection: Connection, relay: str, checkpoints: Sequence[CheckpointStatus]) -> RelayHealth:
-    highest = int(_number(connection, HIGHEST_POSITION) or 0)
+    highest = _highest(connection)
     shards = tuple(_shard(connection, checkpoint, highest) for checkpoint in checkpoints)
     waiting = max((shard.waiting_seconds for shard in shards if shard.waiting_seconds is not None), default=None)
     faults = [fault if len(shards) == 1 else f"shard {n}: {fault}" for n, fault in _faults(shards)]
@@ -102,18 +107,25 @@ def _faults(shards: Sequence[ShardHealth]) -> list[tuple[int, str]]:
 
 
 def _shard(connection: Connection, checkpoint: CheckpointStatus, highest: int) -> ShardHealth:
-    row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
-    last = fingerprint(StoredEvent(*row)) if row else None
     waiting = _number(connection, OLDEST_AFTER, checkpoint.position)
-    set_back = checkpoint.anchor not in (None, last) or checkpoint.position > highest
     return ShardHealth(
         shard=checkpoint.shard,
         position=checkpoint.position,
         waiting_seconds=waiting,
         process=(checkpoint.owner or "").rpartition(":")[0] if checkpoint.leased else None,
         beat_age=checkpoint.beat_age,
-        fault=SET_BACK if set_back else _fault(checkpoint, waiting or 0.0),
+        fault=SET_BACK if _was_set_back(connection, checkpoint, highest) else _fault(checkpoint, waiting or 0.0),
     )
+
+
+def _was_set_back(connection: Connection, checkpoint: CheckpointStatus, highest: int) -> bool:
+    row = connection.execute(PUBLISHED_LAST, (checkpoint.position,)).fetchone()
+    last = fingerprint(StoredEvent(*row)) if row else None
+    return checkpoint.anchor not in (None, last) or checkpoint.position > highest
+
+
+def _highest(connection: Connection) -> int:
+    return int(_number(connection, HIGHEST_POSITION) or 0)
 
 
 def _fault(checkpoint: CheckpointStatus, waiting: float) -> str | None:

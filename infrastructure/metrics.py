@@ -8,7 +8,7 @@ LOOP_RESTARTS = Counter("counterfoil_loop_restarts_total", "Restarts of a loop a
 RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all is published", ["relay", "shard"])
 RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the checkpoint", ["relay", "shard"])
 RELAY_PUBLISHED = Counter("counterfoil_relay_published_total", "Messages acknowledged by Kafka", ["relay", "topic"])
-RELAY_HELD = Gauge("counterfoil_relay_held", "1 while the relay cannot pass an event", ["relay", "shard"])
+RELAY_HELD = Gauge("counterfoil_relay_held", "1 while it waits because the store was set back", ["relay", "shard"])
 RELAY_STATE = Gauge(
     "counterfoil_relay_state", "1 for the state; shard: a number, or all for the process", ["relay", "shard", "state"]
 )

@@ -23,7 +23,7 @@ class State(StrEnum):
     WAITING_FOR_KAFKA = "waiting_for_kafka"
     WAITING_FOR_STORE = "waiting_for_store"
     HELD = "held"
-    """There is an event that cannot be passed; see the reason in the log and in the checkpoint's row."""
+    """The store was set back behind what was published; an operator decides, see docs/operations.md."""
     STOPPED = "stopped"
 
 

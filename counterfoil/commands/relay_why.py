@@ -12,7 +12,7 @@ from rich.text import Text
 from counterfoil.output import complain, out, print_fields, print_json
 from infrastructure.checkpoint import CheckpointStatus, read_checkpoints
 from infrastructure.event_reader import EventReader, HolderReport
-from infrastructure.health import RELAYS
+from infrastructure.health import RELAYS, SET_BACK, was_set_back
 from infrastructure.held_back import Hold, find_hold
 from infrastructure.postgres import Connection, connect
 from infrastructure.settings import Settings
@@ -22,18 +22,25 @@ from infrastructure.settings import Settings
 class Finding:
     """relay: None for a new one, which begins at position 0. position: the lowest of its shards.
 
-    reasons: why the relay itself stands still, of each shard that does.
+    reasons: why the relay itself stands still, of each of its shards; None for one that does not.
     """
 
     relay: str | None
     position: int
     hold: Hold | None
-    reasons: Sequence[str] = ()
     shards: Sequence[CheckpointStatus] = ()
+    reasons: Sequence[str | None] = ()
 
     @property
     def held(self) -> bool:
-        return bool(self.hold or self.reasons)
+        return bool(self.hold or any(self.reasons))
+
+    @property
+    def said(self) -> list[str]:
+        """The reasons, each with its shard where there are several."""
+        which = "shard {} " if len(self.shards) > 1 else ""
+        pairs = zip(self.shards, self.reasons, strict=True)
+        return [which.format(shard.shard) + reason for shard, reason in pairs if reason]
 
 
 def why(
@@ -41,10 +48,10 @@ def why(
     query: Annotated[bool, typer.Option("--query", help="Show query texts, which may quote data.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what holds relays back: open transactions that may still store an earlier event. Exit code 3 when held.
+    """Say what holds relays back: a pause, a store that was set back, or open transactions. Exit code 3 when held.
 
-    A transaction is named when stored events have waited for it for a second. `SELECT pg_terminate_backend(PID)`
-    ends one by force; its own events are then rolled back.
+    A transaction is named when it may still store an earlier event, and stored ones have waited for it for a
+    second. `SELECT pg_terminate_backend(PID)` ends one by force; its own events are then rolled back.
     """
     stop = Event()  # nobody sets it: Ctrl-C ends the command, and never with the answer that nothing is held
     with closing(connect(Settings.load().required_store_dsn(), application_name="counterfoil why")) as store:
@@ -72,21 +79,22 @@ def _examine(store: Connection, name: str | None, stop: Event) -> list[Finding]:
 def _finding(store: Connection, shards: Sequence[CheckpointStatus], stop: Event) -> Finding:
     lowest = min(shard.position for shard in shards)
     hold = find_hold(EventReader(store), lowest, stop)
-    which = "shard {} " if len(shards) > 1 else ""
-    reasons = [which.format(shard.shard) + reason for shard in shards if (reason := _reason(shard))]
-    return Finding(shards[0].relay, lowest, hold, reasons, shards)
+    return Finding(shards[0].relay, lowest, hold, shards, [_reason(store, shard) for shard in shards])
 
 
-def _reason(shard: CheckpointStatus) -> str | None:
+def _reason(store: Connection, shard: CheckpointStatus) -> str | None:
+    reasons = []
     if shard.paused:
-        return f"is paused since {shard.paused_since:%Y-%m-%d %H:%M:%S %Z}"
-    return None
+        reasons.append(f"is paused since {shard.paused_since:%Y-%m-%d %H:%M:%S %Z}")
+    if was_set_back(store, shard):
+        reasons.append(f"is held: {SET_BACK}")
+    return ", and ".join(reasons) or None
 
 
 def _print(findings: Sequence[Finding], writers: Sequence[HolderReport], query: bool) -> None:
     for each in findings:
         relay = each.relay or "a new relay"
-        for reason in each.reasons:
+        for reason in each.said:
             complain(f"{relay} {reason}")
         if each.hold:
             complain(f"{relay} can go on to position {each.hold.position}; what is stored behind it waits for:")
@@ -113,9 +121,10 @@ def _fields(finding: Finding, query: bool) -> dict[str, object]:
         "held": finding.held,
         "held_after": hold.position if hold else None,
         "held_by": _rows(hold.by, query) if hold else [],
-        "reason": "; ".join(finding.reasons) or None,
+        "reason": "; ".join(finding.said) or None,
         "shards": [
-            {"shard": each.shard, "position": each.position, "reason": _reason(each)} for each in finding.shards
+            {"shard": each.shard, "position": each.position, "reason": reason}
+            for each, reason in zip(finding.shards, finding.reasons, strict=True)
         ],
     }
 

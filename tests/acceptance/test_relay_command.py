@@ -82,6 +82,17 @@ def test_each_relay_is_judged_from_its_own_checkpoint(store_dsn: str, counterfoi
         ]
 
 
+def test_a_relay_whose_store_was_set_back_is_held_and_not_called_well(store_dsn: str, counterfoil: Run) -> None:
+    with autocommit(store_dsn) as writer, connect(store_dsn, application_name="test") as connection:
+        write(writer, "restored")
+        acquire(connection, "domain.orders", 60.0)
+        connection.execute("UPDATE relay_checkpoints SET position = 1, anchor = 'of an event that was lost'")
+        told = counterfoil("relay", "why")
+        assert (told.returncode, "the store was set back" in told.stderr, told.stdout) == (3, True, "")
+        (relay,) = json.loads(counterfoil("relay", "why", "--json").stdout)["relays"]
+        assert (relay["held"], "set back" in relay["reason"]) == (True, True)
+
+
 def test_an_unknown_relay_is_said_to_be_one(counterfoil: Run) -> None:
     result = counterfoil("relay", "why", "domain.oders")
     assert (result.returncode, "domain.oders" in result.stderr) == (1, True)
