@@ -105,7 +105,7 @@ class Relay:
         self._connection = connection
         self._reader = EventReader(connection)
         self._parking = Parking(self.shard, MessageMapper(self._outbox, self._reader.namespace()))
-        self._redriver = Redriver(self._lease, self._parking, self._batch_size)
+        self._redriver = Redriver(self._lease, self._parking, self._batch_size, self._batch_bytes)
         self._preparer = Preparer(
             self._reader, self._parking, self.shard, self._batch_size, self._batch_bytes, self.keep_lease
         )
@@ -268,13 +268,15 @@ class Relay:
         if self._redrove:
             self._redrove = False
             return None
-        redriven = self._redriver.turn(
-            self._connection, self.position, lambda messages: self._publish_parked(messages, stop)
-        )
-        if redriven is None:
+        asked = self._redriver.asked(self._connection, self.position)
+        if not asked:
             return None
         self._redrove = True
-        self._prepared = None  # sorted before this: an aggregate that is not parked any more would overtake itself
+        # Sorted before this: an aggregate that is not parked any more would overtake itself. And it is memory.
+        self._prepared = None
+        redriven = self._redriver.turn(
+            self._connection, self.position, asked, lambda messages: self._publish_parked(messages, stop)
+        )
         if redriven.failure:
             return self._refused(redriven.published, redriven.failure)
         return Step(Outcome.MOVED, self.position, redriven.published)

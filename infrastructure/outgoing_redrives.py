@@ -31,16 +31,23 @@ ASKED = """
     ORDER BY originator_id LIMIT %(limit)s
 """
 
-NEXT_PARKED = """
-    SELECT parked.id, parked.originator_id, parked.fingerprint,
-           stored.originator_id, stored.originator_version, stored.topic, stored.state, stored.position
+NEXT_PARKED_WITHIN = """
+    SELECT id, key, fingerprint, originator_id, originator_version, topic, state, stored_position
     FROM (
-        SELECT id, originator_id, position, fingerprint FROM outgoing_quarantine
-        WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)
-          AND released_at IS NULL AND discarded_at IS NULL
-        ORDER BY originator_id, position LIMIT %(limit)s
-    ) AS parked LEFT JOIN stored_events AS stored ON stored.position = parked.position
-    ORDER BY parked.originator_id, parked.position
+        SELECT parked.*, stored.originator_id, stored.originator_version, stored.topic, stored.state,
+               stored.position AS stored_position,
+               sum(octet_length(stored.state)) OVER (
+                   ORDER BY parked.key, parked.position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS before
+        FROM (
+            SELECT id, originator_id AS key, position, fingerprint FROM outgoing_quarantine
+            WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)
+              AND released_at IS NULL AND discarded_at IS NULL
+            ORDER BY originator_id, position LIMIT %(limit)s
+        ) AS parked LEFT JOIN stored_events AS stored ON stored.position = parked.position
+    ) AS page
+    WHERE coalesce(before, 0) < %(bytes)s
+    ORDER BY key, position
 """
 
 # One that was discarded while it was on its way has been published all the same.
@@ -100,10 +107,15 @@ def asked_for(connection: Connection, shard: Shard, position: int, limit: int) -
     return [originator_id for (originator_id,) in connection.execute(ASKED, values)]
 
 
-def next_parked(connection: Connection, relay: str, originator_ids: Sequence[str], limit: int) -> list[ParkedEvent]:
-    """The first of what is parked of these, one aggregate after the other, each in order."""
-    values = {"relay": relay, "originator_ids": list(originator_ids), "limit": limit}
-    return [_parked_event(*row) for row in connection.execute(NEXT_PARKED, values, binary=True)]
+def next_parked(
+    connection: Connection, relay: str, originator_ids: Sequence[str], limit: int, max_bytes: int
+) -> list[ParkedEvent]:
+    """The first of what is parked of these, one aggregate after the other, each in order; at most `limit`.
+
+    max_bytes: no further event once the states of those before it are as large as that, or larger.
+    """
+    values = {"relay": relay, "originator_ids": list(originator_ids), "limit": limit, "bytes": max_bytes}
+    return [_parked_event(*row) for row in connection.execute(NEXT_PARKED_WITHIN, values, binary=True)]
 
 
 def settle(

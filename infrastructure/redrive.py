@@ -68,23 +68,28 @@ class Redriver:
     A crash in between leads to repeats and to nothing else, whatever delivery was chosen.
     """
 
-    def __init__(self, lease: Lease, parking: Parking, batch_size: int) -> None:
-        self._lease, self._parking, self._batch_size = lease, parking, batch_size
+    def __init__(self, lease: Lease, parking: Parking, batch_size: int, batch_bytes: int) -> None:
+        """batch_size, batch_bytes: events of one turn, at most, and after how many bytes of them it ends."""
+        self._lease, self._parking = lease, parking
+        self._batch_size, self._batch_bytes = batch_size, batch_bytes
         self._most = batch_size
         self._look_at = 0.0
 
-    def turn(self, connection: Connection, position: int, publish: Publish) -> Redriven | None:
-        """One batch of what was asked for; None when there was nothing to do.
+    def asked(self, connection: Connection, position: int) -> list[str]:
+        """Some of the aggregates whose turn it is; none when there is nothing to do. Raises psycopg's errors.
 
-        position: up to which the relay has published or parked all. Raises LeaseLost and psycopg's errors.
+        position: up to which the relay has published or parked all.
         """
         if monotonic() < self._look_at:
-            return None
+            return []
         aggregates = asked_for(connection, self._lease.shard, position, _AGGREGATES)
         if not aggregates:
             self._look_at = monotonic() + _EVERY
-            return None
-        parked = next_parked(connection, self._lease.relay, aggregates, self._most)
+        return aggregates
+
+    def turn(self, connection: Connection, position: int, aggregates: Sequence[str], publish: Publish) -> Redriven:
+        """One batch of what is parked of these, which were asked for. Raises LeaseLost and psycopg's errors."""
+        parked = next_parked(connection, self._lease.relay, aggregates, self._most, self._batch_bytes)
         attempt = self._examine(parked)
         messages = attempt.messages
         acknowledged, failure = publish(messages) if messages else (0, None)

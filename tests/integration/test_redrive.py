@@ -37,6 +37,7 @@ class House:
     lease: Lease
     outbox: Outbox
     batch_size: int = 100
+    batch_bytes: int = 16_000_000
     answer: Answer = takes_all
     calls: list[list[OutgoingMessage]] = field(default_factory=list)
 
@@ -52,7 +53,7 @@ class House:
         mapper = MessageMapper(outbox, EventReader(self.connection).namespace())
         self.parking = Parking(Shard(RELAY), mapper)
         self.parking.load(self.connection, after=0)
-        self.redriver = Redriver(self.lease, self.parking, self.batch_size)
+        self.redriver = Redriver(self.lease, self.parking, self.batch_size, self.batch_bytes)
 
     def take_all(self) -> list[OutgoingMessage]:
         """As the relay does with all that is stored; what it would publish."""
@@ -70,7 +71,10 @@ class House:
         return list(EventReader(self.connection).read(0, 10_000).events)
 
     def turn(self) -> Redriven | None:
-        return self.redriver.turn(self.connection, self.stored()[-1].position, self._publish)
+        """As when the relay has passed all that is stored; None when there is nothing to do."""
+        position = self.stored()[-1].position
+        asked = self.redriver.asked(self.connection, position)
+        return self.redriver.turn(self.connection, position, asked, self._publish) if asked else None
 
     def turns(self) -> None:
         """Until there is nothing more to do."""
@@ -210,6 +214,18 @@ def test_events_that_come_while_a_long_key_is_redriven_batch_by_batch_do_not_ove
     house.turns()
 
     assert house.published() + steps(live) == list(range(1, 14))
+
+
+def test_a_turn_takes_no_more_bytes_than_a_batch_but_always_one_event(house: House) -> None:
+    for size in (5_000, 600, 600, 600):
+        house.parcels.move("x", note="!" + "n" * size)
+    house.take_all()
+    house.batch_bytes = 1_000
+    house.restart(mended_outbox("parcels"))
+    ask(house.connection, RELAY)
+    house.turns()
+
+    assert [steps(call) for call in house.calls] == [[1], [2, 3], [4]]
 
 
 def test_one_killed_after_the_acknowledgement_publishes_again_and_loses_and_reorders_nothing(house: House) -> None:
