@@ -45,9 +45,11 @@ class RelayLoop:
         self._threads: dict[int, ShardThread] = {}
         self._pause = Backoff(base=0.1, cap=5.0)
         self._announcer = Announcer(self.name)
+        self._ends_at: float | None = None
 
     def run(self, stop: Event) -> None:
         self._announcer.enter(State.STARTING)
+        self._ends_at = None
         listener = HintListener(self._dsn, self._wake, name=f"{self.name}-hints")
         listener.start()
         try:
@@ -123,12 +125,14 @@ class RelayLoop:
         return publisher_for(self._settings, EventReader(connection).namespace(), self._outbox, shard)
 
     def _let_go_of_all(self) -> None:
-        """Each within its own waits; what has not ended by then is left to its lease."""
-        until = monotonic() + max(1.0, self._settings.stop_grace - 1.5)
+        """Each within its own waits, all by one moment, also when this is asked for a second time. What has not ended
+        by then is left to its lease."""
+        if self._ends_at is None:
+            self._ends_at = monotonic() + max(1.0, self._settings.stop_grace - 1.5)
         for thread in self._threads.values():
             thread.let_go()
         for thread in self._threads.values():
-            thread.join(max(0.0, until - monotonic()))
+            thread.join(max(0.0, self._ends_at - monotonic()))
 
     def _wake(self) -> None:
         for thread in list(self._threads.values()):

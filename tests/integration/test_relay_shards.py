@@ -8,6 +8,7 @@ from infrastructure.checkpoint import read_checkpoints
 from infrastructure.lease import Shard, acquire
 from infrastructure.outbox_relay import Relay
 from infrastructure.postgres import connect
+from infrastructure.relay_shard import ShardThread
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.relay_fleet import Topic, fleet, have_shards, owners, positions
@@ -114,6 +115,25 @@ def test_events_of_other_shards_alone_move_the_checkpoint_only_now_and_then_and_
         assert positions(store_dsn, name)[0] == 1
         relay.release()
     assert positions(store_dsn, name) == [9, 0]
+
+
+def test_shards_that_do_not_end_are_waited_for_until_one_moment_and_not_twice_when_the_process_stops(
+    store_dsn: str, parcels: Parcels, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waited = [0.0], []
+
+    def hang(_thread: ShardThread, seconds: float) -> None:
+        now[0] += seconds
+        waited.append(seconds)
+
+    have_shards(store_dsn, name, 2)
+    with fleet(parcel_outbox("parcels", name), Topic()) as relays:
+        relays.start("one", store_dsn, stop_grace=20.0)
+        eventually(lambda: relays.held() == {"one": {0, 1}}, within=20)
+        monkeypatch.setattr("infrastructure.relay_loop.monotonic", lambda: now[0])
+        monkeypatch.setattr(ShardThread, "join", hang)
+        relays.stop("one")
+    assert (len(waited), sum(waited)) == (4, 18.5)
 
 
 # --- Out of the network ------------------------------------------------------------------------------------
