@@ -171,6 +171,8 @@ def _upcast(
         raise _unreadable(stored_event, version, f"there is no upcast_v{version}_v{version + 1}")
     try:
         step(fields)
+    except MemoryError:  # no fault of the event
+        raise
     except Exception as error:
         problem = f"upcast_v{version}_v{version + 1} failed with {type(error).__name__}"
         raise _unreadable(stored_event, version, problem) from error

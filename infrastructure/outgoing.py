@@ -114,7 +114,12 @@ class MessageMapper:
             return None
 
     def _failed(self, recorded: RecordedEvent, error: Exception) -> Unmappable:
-        """Whatever else the code of an outbox raises, in `to_contracts` or in a contract's key."""
+        """Whatever else the code of an outbox raises, in `to_contracts` or in a contract's key.
+
+        Memory that ran out is no fault of the event, and would park it: that is raised as it is.
+        """
+        if isinstance(error, MemoryError):
+            raise error
         return Unmappable(recorded.position, f"{self._outbox.name}.outbox failed with {type(error).__name__}")
 
     def _message(self, contract: Contract, recorded: RecordedEvent) -> OutgoingMessage:

@@ -149,6 +149,14 @@ def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> No
     assert unmappable.value.problem == "parcels.outbox failed with KeyError"
 
 
+def test_memory_that_ran_out_is_no_fault_of_an_event() -> None:
+    def short_of_memory(_event: DomainEvent, _id: object) -> Sequence[Contract]:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        mapped_by(short_of_memory).messages(moved(1))
+
+
 @pytest.mark.parametrize(
     ("acknowledged", "covered"), [(0, 11), (1, 11), (2, 13), (3, 19)], ids=["none", "half", "one event", "all"]
 )
