@@ -255,9 +255,9 @@ class Relay:
     # --- What does not go out ----------------------------------------------------------------------------
 
     def _park(self, parked: Sequence[Parked]) -> None:
-        outgoing_quarantine.park(self._connection, self._lease, parked)
-        self._parking.parked(parked)
-        for each in parked:
+        new = outgoing_quarantine.park(self._connection, self._lease, parked)
+        self._parking.parked(parked, new)
+        for each in new:
             if each.kind is Kind.CULPRIT:
                 fields = {"relay": self._lease.relay, "shard": self.shard.number, "position": each.event.position}
                 about = {"category": str(each.category), "reason": each.problem}

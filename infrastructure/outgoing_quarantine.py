@@ -69,6 +69,7 @@ PARK = """
           AND gone.discarded_at IS NOT NULL
     )
     ON CONFLICT DO NOTHING
+    RETURNING position
 """
 
 PARKED_AGGREGATES = """
@@ -92,19 +93,20 @@ def hash_of(originator_id: str) -> int:
     return shard_of(originator_id, 2**32)
 
 
-def park(connection: Connection, lease: Lease, parked: Sequence[Parked]) -> None:
-    """Writes these down, all or none, in a transaction of its own. An event that is parked already stays as it is,
-    and so does one that was discarded.
+def park(connection: Connection, lease: Lease, parked: Sequence[Parked]) -> list[Parked]:
+    """Writes these down, all or none, in a transaction of its own; returns those that are new. An event that is
+    parked already stays as it is, and so does one that was discarded.
 
     To be called before the checkpoint, here or in Kafka, passes any of them. Raises LeaseLost.
     """
     if not parked:
-        return
+        return []
     with connection.transaction():
         fence(connection, lease)
         values = {"relay": lease.relay} | _columns(parked)
         connection.execute(AWAIT_DISCARDS, values)
-        connection.execute(PARK, values)
+        new = {position for (position,) in connection.execute(PARK, values)}
+    return [each for each in parked if each.event.position in new]
 
 
 def fence(tx: Connection, lease: Lease) -> None:

@@ -75,10 +75,11 @@ class Parking:
                 return [], (Category.REFUSED, f"its message for {message.topic} has more than {self._largest} bytes")
         return messages, None
 
-    def parked(self, parked: Sequence[Parked]) -> None:
-        """These are written down now."""
+    def parked(self, parked: Sequence[Parked], new: Sequence[Parked]) -> None:
+        """These are written down now, or were before. new: those that were not."""
         for each in parked:
             self._refused.pop(each.event.position, None)
+        for each in new:
             metrics.RELAY_QUARANTINED.labels(self._shard.relay, each.category.value).inc()
         self._show()
 

@@ -9,7 +9,7 @@ import pytest
 
 from domain.orders.application import Orders
 from domain.orders.commands import CancelOrder, LineItem, PlaceOrder
-from infrastructure import redrive
+from infrastructure import metrics, redrive
 from infrastructure.event_store import store_env
 from infrastructure.kafka_faults import Fault
 from infrastructure.lease import LeaseLost, acquire
@@ -231,6 +231,26 @@ def test_what_is_parked_is_written_down_before_anything_of_its_batch_is_sent(sto
         relay.step(NEVER)
 
     assert seen == [1]
+
+
+def test_what_is_parked_is_told_and_counted_once_however_often_relays_meet_it(
+    store_dsn: str, parcels: Parcels, caplog: pytest.LogCaptureFixture
+) -> None:
+    parcels.move("a")
+    bad = parcels.move("b", note="!")
+    counted = metrics.RELAY_QUARANTINED.labels("parcels", "unmappable")
+    before = counted._value.get()
+
+    def kafka_is_away(_messages: list[OutgoingMessage]) -> int:
+        raise PublishFailed(0, "_TRANSPORT", Fault.BROKER)
+
+    for _ in range(2):
+        with relay_by_hand(store_dsn, OUTBOX, Recorder(kafka_is_away)) as relay, caplog.at_level(logging.ERROR):
+            assert relay.step(NEVER).outcome is Outcome.REFUSED
+            relay.release()
+
+    assert [vars(record)["position"] for record in caplog.records] == [bad]
+    assert counted._value.get() == before + 1
 
 
 def test_of_what_kafka_refuses_one_event_at_a_time_is_found_and_the_others_go_on(
