@@ -93,7 +93,7 @@ class KafkaSides:
         self._add = self._not_in_inbox(tx, SINCE if self._complete else "")
         # Those in quarantine among them are claimed at the swap too: the former tables lack them, and so does the
         # redrive that would have asked for their effects.
-        return Left([reached], sorted(known), returnable=not self._add)
+        return Left([reached], sorted(known), returnable=not self._add, complete=not self._add)
 
     def hand_over(self, tx: Connection, version: int) -> None:
         tx.execute(ADD_TO_INBOX, (self._target.name, self._add))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from psycopg import Connection
 
+from infrastructure.event_reader import RecordedEvent
 from infrastructure.shards import shard_of
 from projections import positions
 from projections.positions import Place
@@ -34,14 +35,10 @@ class StoreSides:
         nothing is missing there; so all that is visible there is all there is."""
         places = [place.position for place in self._places] or [0]
         self._reached = max(*places, *at)
-        due = [
-            each
-            for each in visible(source, min(at))
-            if each.event.position <= self._reached
-            and each.event.position > at[shard_of(each.event.originator_id, len(at))]
-        ]
-        filler.apply(placed(due))
-        return Left(places)
+        between = [each for each in visible(source, min(at)) if each.event.position <= self._reached]
+        filler.apply(placed([each for each in between if _is_beyond(each.event, at)]))
+        complete = min(places) >= min(at) and not any(_is_beyond(each.event, places) for each in between)
+        return Left(places, complete=complete)
 
     def hand_over(self, tx: Connection, version: int) -> None:
         shards = len(self._places) or 1
@@ -50,3 +47,8 @@ class StoreSides:
     def live_version(self, tx: Connection) -> int:
         found = positions.read(tx, self._target.name)
         return found[0].version if found else self._target.projection.version
+
+
+def _is_beyond(event: RecordedEvent, places: Sequence[int]) -> bool:
+    """places: by shard."""
+    return event.position > places[shard_of(event.originator_id, len(places))]

@@ -21,12 +21,14 @@ class TooFarApart(Exception):
 class Left:
     """What the tables hold that are not live any more: the events of each shard up to its position, and those ahead.
 
-    returnable: False when it is not known which of the earlier ones they lack.
+    returnable: False when it is not known which of the earlier ones they lack. complete: False when the tables that
+    take their place may hold an event that these do not, so that its effects were never asked for.
     """
 
     positions: Sequence[int]
     ahead: Sequence[str] = ()
     returnable: bool = True
+    complete: bool = True
 
 
 class Sides(Protocol):

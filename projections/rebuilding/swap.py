@@ -114,7 +114,7 @@ class Swap:
         place = Place(self.live, self.rebuild.run)
         left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), self.source, positions)
         look_in(tx, self.live)
-        if self.target.has_effects and not left.returnable:
+        if self.target.has_effects and not left.complete:
             reason = "its runner has not applied all events, or some are in quarantine, and their effects would be lost"
             raise RebuildRefused(self.target.name, f"{reason}: let it catch up, and redrive or discard them first")
         return left
