@@ -6,11 +6,13 @@ them locked and free. Whoever is killed in between leaves the old rows behind, a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
 from typing import TypeVar
+
+import psycopg
 
 from domain.errors import CounterfoilError
 from infrastructure.postgres import Connection
@@ -246,7 +248,7 @@ def _alone(connection: Connection, relay: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if not connection.closed:
+        with suppress(psycopg.Error):  # what went wrong before is of more interest
             connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_KEY, relay))
 
 
@@ -256,7 +258,7 @@ def _standing_aside_ends(connection: Connection, relay: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if not connection.closed:
+        with suppress(psycopg.Error):  # it runs out by itself
             connection.execute(END_STANDING_ASIDE, (relay,))
 
 

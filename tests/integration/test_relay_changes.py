@@ -317,6 +317,21 @@ def test_one_that_dies_inside_its_transaction_changes_nothing(operator: Connecti
     ]
 
 
+def test_what_went_wrong_is_said_also_when_the_server_goes_away_right_after_it(
+    store_dsn: str, operator: Connection, name: str
+) -> None:
+    assert acquire(operator, name, 60) is not None
+    with connect(store_dsn, application_name="test cut off") as cut_off:
+
+        class CutOffAndStopped(Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                operator.execute("SELECT pg_terminate_backend(%s, 10000)", (cut_off.info.backend_pid,))
+                return True
+
+        with pytest.raises(StillPublishing):
+            reshard(cut_off, name, 2, 60, CutOffAndStopped())
+
+
 def test_a_second_change_at_the_same_time_is_refused(store_dsn: str, operator: Connection, name: str) -> None:
     acquire(operator, name, 60)
     with connect(store_dsn, application_name="test second") as first:
