@@ -14,7 +14,7 @@ from infrastructure.shards import shard_of
 from projections.applying import apply_contracts
 from projections.base import Quarantine
 from projections.effects import silence
-from projections.faults import is_no_event_at_fault
+from projections.faults import HandlerWaits, is_no_event_at_fault
 from projections.rebuilding.errors import RebuildStopped, Superseded
 from projections.rebuilding.source import Source, Told
 from projections.rebuilding.target import Target
@@ -108,7 +108,7 @@ class Filler:
         try:
             self._move_and_apply(position, contracts)
         except Exception as error:
-            if isinstance(error, Superseded) or is_no_event_at_fault(error):
+            if not _is_of_an_event(error):
                 raise
             if len(told) <= 1:
                 raise self._stopped(position, contracts, error) from error
@@ -165,7 +165,10 @@ class Filler:
     def _stopped(self, position: int, contracts: Sequence[Placed], error: Exception) -> RebuildStopped:
         event_id = contracts[0].event_id if contracts else None
         at = contracts[0].position if contracts else position
-        return RebuildStopped(self._target.name, at, event_id, f"the handler failed with {cause_of(error)}")
+        problem = f"the handler failed with {cause_of(error)}"
+        if isinstance(error, HandlerWaits):  # for what no history will bring about
+            problem = f"the handler waits: {error.reason}"
+        return RebuildStopped(self._target.name, at, event_id, problem)
 
     def _execute(self, statement: LiteralString, values: Sequence[Any] | Mapping[str, Any]) -> psycopg.Cursor[Any]:
         return self._other.execute(sql.SQL(statement).format(live=sql.Identifier(self._place.live)), values)
@@ -176,6 +179,10 @@ class _Refused(Exception):
 
     def __init__(self, answers: Mapping[str, Quarantine]) -> None:
         self.reasons = {event_id: answer.reason for event_id, answer in answers.items()}
+
+
+def _is_of_an_event(error: Exception) -> bool:
+    return isinstance(error, HandlerWaits) or not (isinstance(error, Superseded) or is_no_event_at_fault(error))
 
 
 def _sort_out(

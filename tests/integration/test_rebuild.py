@@ -9,7 +9,7 @@ from psycopg import Connection
 
 from domain.contracts import Contract
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
-from projections.base import Quarantine
+from projections.base import NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import set_stock
 from projections.rebuild import abandon, confirm, rebuild, roll_back
@@ -219,6 +219,19 @@ def test_a_failing_handler_stops_the_rebuild_at_its_event_and_leaves_live_alone(
     assert count(live, "rebuild_inventory.reservations") == 6
     assert rebuilt(target).swapped is not None
     assert everything(live) == before
+
+
+def test_a_handler_that_waits_stops_the_rebuild_at_its_event_with_its_reason(target: Target, live: Connection) -> None:
+    class Waiting(Inventory):
+        def handle_batch(self, contracts, tx):  # type: ignore[no-untyped-def]
+            waits = {each.event_id: NotYet("its price list is not there") for each in contracts if each.key == "ord_3"}
+            return waits or super().handle_batch(contracts, tx)
+
+    place(target.store_dsn, range(1, 6))
+    waiting = inventory_of(target.store_dsn, target.dsn, Waiting())
+    with pytest.raises(RebuildStopped, match="position 3: the handler waits: its price list is not there"):
+        rebuilt(waiting)
+    assert count(live, "rebuild_inventory.reservations") == 2
 
 
 def test_an_event_that_cannot_be_mapped_stops_it_with_all_before_it_applied(target: Target, live: Connection) -> None:
