@@ -38,6 +38,13 @@ NOT_IN_QUARANTINE = """
           AND state IN ('parked', 'discarded')
     )
 """
+# While the tables were being filled; before that they are left out.
+DISCARDED = """
+    SELECT DISTINCT event_id FROM {live}.quarantined_events AS discarded
+    WHERE consumer_name = %(consumer)s AND state = 'discarded' AND EXISTS (
+        SELECT FROM {other}.rebuilt_events AS rebuilt WHERE rebuilt.event_id = discarded.event_id
+    ) LIMIT %(limit)s
+"""
 ORDER = " ORDER BY position LIMIT %(limit)s"
 
 
@@ -70,7 +77,15 @@ class Differences:
                     told.append(f"{again.table}: {again.live.rows} rows live, {again.other.rows} rebuilt")
         if self.unknown and (ids := _unknown(self.target, connection, self.live, self.unknown)):
             told.append(_ids("events that were applied live and are not in the store", ids))
+        if ids := self._discarded(connection):
+            told.append(_ids("events that were discarded after the rebuild had applied them", ids))
         return told + that_are_refused(self.target, connection, self.live)
+
+    def _discarded(self, connection: Connection) -> list[str]:
+        if self.target.is_fed_by_the_store:
+            return []
+        values = {"consumer": self.target.name, "limit": MOST_SUSPECTS}
+        return [each for (each,) in connection.execute(_named(DISCARDED, self.target, self.live), values)]
 
 
 def that_are_refused(target: Target, connection: Connection, live: str) -> list[str]:

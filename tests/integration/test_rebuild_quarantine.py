@@ -12,8 +12,8 @@ from projections.base import Quarantine
 from projections.discarding import discard
 from projections.entries import ParkedKey
 from projections.inventory.projection import Inventory
-from projections.rebuild import roll_back
-from projections.rebuilding.errors import RebuildRefused
+from projections.rebuild import abandon, roll_back
+from projections.rebuilding.errors import RebuildRefused, TablesDiffer
 from projections.rebuilding.target import Target
 from projections.redriving import Redriver
 from tests.support import counting
@@ -122,6 +122,21 @@ def test_what_was_discarded_since_stays_away_there_and_back(target: Target, pick
         assert discard(live, target.name, entry_id, "not wanted", "a person")
     before = everything(live, TABLES)
     assert roll_back(picky, NEVER, 0.5) is not None
+    assert everything(live, TABLES) == before
+
+
+def test_what_was_discarded_after_the_rebuild_had_applied_it_is_told(
+    target: Target, picky: Target, live: Connection
+) -> None:
+    apply_live(picky, live, told(target))
+    rebuilt(target, swap=False, accept_differences=True)
+    for entry_id in parked(live):
+        assert discard(live, target.name, entry_id, "not wanted", "a person")
+    with pytest.raises(TablesDiffer, match="2 events that were discarded after the rebuild had applied them"):
+        rebuilt(target)
+    abandon(target)
+    before = everything(live, TABLES)
+    assert rebuilt(target).swapped is not None
     assert everything(live, TABLES) == before
 
 
