@@ -50,8 +50,12 @@ def fill(target: Target, places: Sequence[Place], stop: Event, tell: Callable[[]
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(work, target, places[0], stop)
         working.add_done_callback(lambda _: ended.set())
-        while not ended.wait(_TURN):
-            tell()
+        try:
+            while not ended.wait(_TURN):
+                tell()
+        except BaseException:
+            stop.set()  # or leaving would wait until all that is stored is read
+            raise
         working.result()
 
 
