@@ -85,7 +85,7 @@ class Transaction:
                 self._failure = Failure(None, "_INCONSISTENT", Fault.PRODUCER)  # a report says more: see `cause`
             if self._failure is None:
                 self._wait_for_the_mark(stop, turn, patience)
-                self._resume(self._producer.commit_transaction, stop, turn, patience)
+                self._in_slices(self._producer.commit_transaction, stop, turn, patience)
         except KafkaException as error:
             return Failure.of(error)
         except SystemError:  # the client raised its own death while it reported something
@@ -97,7 +97,7 @@ class Transaction:
         self._given_up.set()
         patience, never = Patience(_ABORTING, _ABORTING), Event()
         try:
-            self._resume(self._producer.abort_transaction, never, lambda: None, patience)
+            self._in_slices(self._producer.abort_transaction, never, lambda: None, patience)
         except (KafkaException, SystemError, RuntimeError):  # the last one: it is closed already
             return False
         return True
@@ -187,14 +187,14 @@ class Transaction:
         if not self._mark_taken:  # its thread may have ended of anything
             raise self._mark_failed or KafkaException(KafkaError(KafkaError._FATAL))
 
-    def _resume(
+    def _in_slices(
         self, call: Callable[[float], object], stop: Event, turn: Callable[[], None], patience: Patience
     ) -> None:
         """Makes the call again until it is done. Raises what ended it."""
-        resume(call, self._producer, turn, lambda: patience.is_over(stop))
+        in_slices(call, self._producer, turn, lambda: patience.is_over(stop))
 
 
-def resume(
+def in_slices(
     call: Callable[[float], object], producer: Producer, turn: Callable[[], None], is_over: Callable[[], bool]
 ) -> None:
     """Makes the call in slices until it is done. Raises KafkaException when it failed, or the time is over."""

@@ -20,7 +20,7 @@ from infrastructure.patience import Patience
 from infrastructure.producer import OwnProducer, producer_config
 from infrastructure.publisher import Mark, PublishFailed, Sending
 from infrastructure.settings import Settings
-from infrastructure.transaction import Transaction, resume
+from infrastructure.transaction import Transaction, in_slices
 
 _LONGEST_TRANSACTION = 900_000
 """Milliseconds: brokers allow no more, unless they are told to."""
@@ -64,7 +64,7 @@ class TransactionalPublisher:
         patience = Patience(self._patience_when_stopping, self._patience_when_stopping)
         try:
             producer = self.producer.get()
-            resume(producer.init_transactions, producer, turn, patience.is_over)
+            in_slices(producer.init_transactions, producer, turn, patience.is_over)
             kept = self._marks.read(turn, patience)
         except BaseException as error:
             self.producer.close()
