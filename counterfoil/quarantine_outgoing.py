@@ -23,6 +23,7 @@ from infrastructure.settings import Settings
 _POLL = 0.2
 _MOST_TOLD = 10
 """Entries that failed again, of a redrive."""
+_GONE = "gone: the store was set back, and another event is stored in its place, or none"
 
 
 def open_outgoing(module: str) -> QuarantineSide:
@@ -51,12 +52,12 @@ class OutgoingQuarantine:
             "version": record.originator_version,
             "tried_at": record.tried_at,
         }
-        stored = outgoing_records.stored_at_position(self._store, record.position)
+        stored = outgoing_records.stored_event(self._store, record)
         if stored is None:
-            return DetailedEntry(_entry(record), details)
-        topic, payload, stored_at = stored
-        details |= {"stored_topic": topic, "stored_at": stored_at, "bytes": len(payload)}
-        return DetailedEntry(_entry(record), details, payload)
+            return DetailedEntry(_entry(record), details | {"stored": _GONE})
+        event, stored_at = stored
+        details |= {"stored_topic": event.topic, "stored_at": stored_at, "bytes": len(event.state)}
+        return DetailedEntry(_entry(record), details, event.state)
 
     def redrive(self, key: str | None, *, wait: float, stop: Event) -> Redriven:
         keys, since = outgoing_redrives.ask(self._store, self._relay, key)

@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from eventsourcing.persistence import StoredEvent
 from psycopg.rows import class_row
 
+from infrastructure.event_ids import fingerprint
 from infrastructure.outgoing_quarantine import storable
 from infrastructure.postgres import Connection
 
 LIST = """
-    SELECT id, relay, position, originator_id, originator_version, kind, category, problem, quarantined_at, attempts,
-           tried_at, released_at, discarded_at, discarded_by, discard_reason,
+    SELECT id, relay, position, originator_id, originator_version, fingerprint, kind, category, problem,
+           quarantined_at, attempts, tried_at, released_at, discarded_at, discarded_by, discard_reason,
            released_at IS NULL AND discarded_at IS NULL AND EXISTS (
                SELECT FROM outgoing_redrives AS redrive
                WHERE redrive.relay = entry.relay AND redrive.originator_id = entry.originator_id
@@ -24,7 +26,9 @@ LIST = """
     ORDER BY id LIMIT %(limit)s
 """
 
-STORED = "SELECT topic, state, stored_at FROM stored_events WHERE position = %s"
+STORED = """
+    SELECT originator_id, originator_version, topic, state, stored_at FROM stored_events WHERE position = %s
+"""
 
 DISCARD = """
     UPDATE outgoing_quarantine
@@ -76,6 +80,7 @@ class Record:
     position: int
     originator_id: str
     originator_version: int
+    fingerprint: bytes
     kind: str
     category: str
     problem: str
@@ -110,10 +115,14 @@ def record(connection: Connection, relay: str, entry_id: int) -> Record | None:
     return found[0] if found else None
 
 
-def stored_at_position(connection: Connection, position: int) -> tuple[str, bytes, datetime] | None:
-    """Stored topic, bytes, and when it was stored."""
-    row = connection.execute(STORED, (position,)).fetchone()
-    return (row[0], bytes(row[1]), row[2]) if row else None
+def stored_event(connection: Connection, record: Record) -> tuple[StoredEvent, datetime] | None:
+    """The event that was parked, and when it was stored; None when the store was set back: then another event is
+    stored in its place, or none."""
+    row = connection.execute(STORED, (record.position,)).fetchone()
+    if row is None:
+        return None
+    event = StoredEvent(*row[:4])
+    return (event, row[4]) if fingerprint(event) == bytes(record.fingerprint) else None
 
 
 def discard(connection: Connection, relay: str, entry_id: int, reason: str, by: str) -> bool:

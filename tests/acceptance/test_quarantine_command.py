@@ -96,6 +96,19 @@ def test_what_could_not_leave_is_listed_shown_discarded_with_a_reason_and_the_re
     assert closed[0]["closed_by"]
 
 
+@pytest.mark.usefixtures("with_a_culprit")
+def test_of_an_event_that_is_gone_from_the_store_no_other_events_bytes_are_shown(
+    counterfoil: Run, store_dsn: str
+) -> None:
+    with connect(store_dsn, application_name="test") as store:
+        store.execute("UPDATE outgoing_quarantine SET fingerprint = 'of an event that the store lost'")
+    number = str(json.loads(counterfoil("quarantine", "list", ORDERS, "--json").stdout)[0]["id"])
+
+    shown = counterfoil("quarantine", "show", ORDERS, number, "--payload")
+
+    assert ("gone" in shown.stdout, "customer" in shown.stdout, shown.returncode) == (True, False, 0)
+
+
 def test_the_same_commands_serve_what_could_not_be_applied(counterfoil: Run, inventory_dsn: str) -> None:
     with connected(inventory_dsn) as inventory:
         apply(inventory, placed("ord_1"), projection=PROJECTION)  # an order without lines
