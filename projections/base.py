@@ -23,7 +23,7 @@ class Quarantine:
 class NotYet:
     """A handler's answer about an event that can be applied once something else has happened, outside of its topics.
 
-    It is waited for like a database that is away: no attempt is spent, and nothing of its partition goes on.
+    It is waited for: no attempt is spent, and nothing of its partition goes on (fed by the store: of its shard).
     reason: one sentence that names fields and rules, never a value.
     """
 

@@ -16,7 +16,7 @@ from projections.base import Projection
 from projections.batch import TOO_OLD
 from projections.decoding import Category, Decoded, Decoder, Faulty, Ignored
 from projections.entries import ParkedKey, record_of
-from projections.faults import is_no_event_at_fault
+from projections.faults import HandlerWaits, is_no_event_at_fault
 from projections.inbox import claim_or_tell
 from projections.key_locks import lock_keys
 from projections.order_keeping import Readable
@@ -48,7 +48,7 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class FailedAgain:
-    """The entry stays where it is, and all that is behind it."""
+    """The entry stays where it is, and all that is behind it. fault: why, for now or for good."""
 
     entry_id: int
     fault: Faulty
@@ -67,9 +67,9 @@ class Redriver:
     """Releases what is parked. Any number of them may run, and consumers too.
 
     Guarantees: a key is released in the order in which it was parked, one entry in one transaction with its
-    effect and its claim, up to the first that fails again; that one's reason is renewed. Killed at any
-    moment, it leaves each entry either released and applied once, or parked. An event that was applied
-    already is released without an effect.
+    effect and its claim, up to the first that fails again; that one's reason is renewed, unless its handler
+    only waits. Killed at any moment, it leaves each entry either released and applied once, or parked. An
+    event that was applied already is released without an effect.
     """
 
     def __init__(self, projection: Projection, connection: Connection) -> None:
@@ -115,6 +115,11 @@ class Redriver:
                 if fault is not None:
                     raise psycopg.Rollback
                 self._connection.execute(RELEASE, (entry_id,))
+        except HandlerWaits as waits:
+            assert entry_id is not None  # it has a handler
+            about = {"consumer": self._name, "entry": entry_id, "reason": waits.reason}
+            logger.warning("redrive ends: the handler waits", extra=about)
+            return FailedAgain(entry_id, Faulty(Category.HANDLER, f"its handler waits: {waits.reason}"))
         except Exception as error:
             if entry_id is None or is_no_event_at_fault(error):
                 raise

@@ -21,7 +21,7 @@ from projections.base import Projection
 from projections.batch import Limits, Readable
 from projections.database import Database
 from projections.decoding import Decoded, Decoder, Faulty, Ignored
-from projections.faults import HandlerWaits, StopAsked, TooSlow, is_no_event_at_fault
+from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
 from projections.quarantine import Parked
 from projections.quarantine_gauge import QuarantineGauge
 from projections.settling import LONGEST_BATCH, Settler
@@ -30,7 +30,7 @@ from projections.versions import OtherVersion
 logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 5.0
-"""After which it is looked again whether the quarantine has room."""
+"""After which it is looked again whether the quarantine has room, or the handler can go on."""
 
 VERSION_SECONDS = 5.0
 """After which it is looked again whose the tables are."""
@@ -107,8 +107,8 @@ class Runner:
                 raise
             wait = self._wait_for(error)
         subscriber.commit(wait=0.0)  # the next polls bring the answer
-        if settler.waiting:
-            self._hold(settler.waiting, subscriber)
+        if settler.waiting:  # in Kafka: they come again by themselves, and the others go on
+            subscriber.hold(settler.waiting, HOLD_SECONDS)
         if settled:
             self._went_well(monotonic() - started)
         else:
@@ -134,12 +134,6 @@ class Runner:
         attempts = self._settings.handler_attempts
         longest, limits = self._longest_batch, self._limits
         return Settler(self._projection, self._database, subscriber, stop, attempts, longest, limits)
-
-    def _hold(self, partitions: set[tuple[str, int]], subscriber: Subscriber) -> None:
-        """They wait in Kafka, and come again by themselves; the others go on."""
-        names = sorted(f"{topic}/{number}" for topic, number in partitions)
-        logger.error("the quarantine is full: partitions wait", extra={"consumer": self._name, "partitions": names})
-        subscriber.hold(partitions, HOLD_SECONDS)
 
     def _read(self, records: list[Record], subscriber: Subscriber) -> Iterator[Readable | Parked]:
         """What is there to apply or to park. What the projection does not handle is finished with that."""
@@ -170,6 +164,5 @@ class Runner:
         self._database.drop()
         cause = cause_of(trouble)
         metrics.INBOX_RETRIES.labels(self._name, cause).inc()
-        reason = trouble.reason if isinstance(trouble, HandlerWaits) else None
-        logger.warning("the batch waits", extra={"consumer": self._name, "error": cause, "reason": reason})
+        logger.warning("the batch waits", extra={"consumer": self._name, "error": cause})
         return self._backoff.next_delay()

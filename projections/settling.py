@@ -1,6 +1,7 @@
 """Settles a batch by whatever it takes: apply it, split it, try an event again, put it in quarantine."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
@@ -37,11 +38,13 @@ class Settler:
     longest: float = LONGEST_BATCH
     limits: Limits = field(default_factory=Limits)
     waiting: set[tuple[str, int]] = field(default_factory=set)
-    """Topic and number of the partitions for whose next record the quarantine has no room."""
+    """Topic and number of the partitions for whose next record the quarantine has no room, or whose next event its
+    handler cannot apply yet."""
 
     def settle(self, batch: Batch, attempt: int = 1) -> None:
         """Afterwards every record is applied, known as a repeat, or in quarantine, and is finished; except those that
-        the quarantine has no room for, and what follows them in their partitions, which are `waiting` then.
+        the quarantine has no room for or that must wait, and what follows them in their partitions, which are
+        `waiting` then.
 
         A batch that fails is split until the event at fault stands alone; that one is tried `attempts`
         times, or once where no attempt can help, then parked. The earlier half is settled first, so that
@@ -63,6 +66,9 @@ class Settler:
         (culprit,) = batch
         if isinstance(culprit, Parked):
             raise failure
+        if isinstance(failure, HandlerWaits):
+            self._let_wait(culprit, failure)
+            return
         self._tell_of_failure(culprit, attempt, failure)
         if attempt < self.attempts and fault_of(failure) is not Fault.EVENT:
             self.subscriber.idle(self.stop, Backoff(base=0.1 * 2**attempt, cap=5.0).next_delay())
@@ -86,16 +92,28 @@ class Settler:
         try:
             outcome = apply_batch(batch, self.projection, self.database.connection(), before_each, self.limits)
         except Exception as error:
-            neighbours_may_go_on = isinstance(error, HandlerWaits) and len(batch) > 1
-            if is_no_event_at_fault(error) and not neighbours_may_go_on:
+            if is_no_event_at_fault(error) and not isinstance(error, HandlerWaits):
                 raise
             return error
-        self.waiting.update((record.topic, record.partition) for record in outcome.waiting)
+        self._let_wait_for_room(outcome.waiting)
         waiting = set(map(id, outcome.waiting))
         self.subscriber.finish(each.record for each in batch if id(each.record) not in waiting)
         metrics.INBOX_BATCH_SECONDS.labels(self.projection.consumer_name).observe(monotonic() - started)
         self._tell(outcome)
         return None
+
+    def _let_wait_for_room(self, records: Sequence[Record]) -> None:
+        partitions = {(record.topic, record.partition) for record in records}
+        self.waiting.update(partitions)
+        if partitions:
+            about = {"consumer": self.projection.consumer_name, "partitions": sorted(f"{t}/{n}" for t, n in partitions)}
+            logger.error("the quarantine is full: partitions wait", extra=about)
+
+    def _let_wait(self, event: Readable, failure: HandlerWaits) -> None:
+        self.waiting.add((event.record.topic, event.record.partition))
+        metrics.INBOX_RETRIES.labels(self.projection.consumer_name, cause_of(failure)).inc()
+        about = self._about(event.record, event.contract.event_id) | {"reason": failure.reason}
+        logger.warning("the handler waits, and its partition with it", extra=about)
 
     def _end_if_asked(self) -> None:
         if self.stop.is_set():

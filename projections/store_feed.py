@@ -21,7 +21,7 @@ from infrastructure.supervisor import beat
 from projections import positions
 from projections.applying import apply_contracts
 from projections.base import Projection, Quarantine
-from projections.faults import StopAsked, is_no_event_at_fault
+from projections.faults import HandlerWaits, StopAsked, is_no_event_at_fault
 from projections.positions import Place, PlaceLost
 from projections.stored_contracts import ContractMapper, Mapped
 
@@ -47,7 +47,8 @@ class Outcome(StrEnum):
     IDLE = "idle"
     """Nothing can be applied now."""
     HELD = "held"
-    """What comes next cannot be passed as things are: it needs other code, a rebuild, or an operator."""
+    """What comes next cannot be passed as things are: it needs other code, a rebuild, an operator, or what its handler
+    waits for."""
     STOPPED = "stopped"
 
 
@@ -67,7 +68,8 @@ class StoreFeed:
     Guarantees: each event is applied once, because its effect and the position are one transaction, and only
     one of those who try to move a position succeeds. An event that cannot be passed is never skipped, for a read
     model that lacks one is wrong for ever: all before it is applied, then it waits, visibly. So does one that the
-    handler refuses, since nobody else could make up for it. No transaction is open while it waits or reads.
+    handler refuses, since nobody else could make up for it, or cannot apply yet. No transaction is open while it
+    waits or reads.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class StoreFeed:
         except Exception as error:
             alone = len(mapped.events) == 1
             self._size = max(1, len(mapped.events) // 2)
-            if is_no_event_at_fault(error):
+            if is_no_event_at_fault(error) and not isinstance(error, HandlerWaits):
                 raise
             return self._blame(place, mapped, error) if alone else Step(Outcome.MOVED, place.position)
         self._place, self._held, self._beat_at = moved, None, monotonic()
@@ -177,6 +179,8 @@ class StoreFeed:
         event_id = mapped.contracts[0].event_id if mapped.contracts else None
         if isinstance(error, _Refused):
             event_id, reason = error.event_id, error.answer.reason
+        elif isinstance(error, HandlerWaits):
+            reason = f"its handler waits: {error.reason}"
         else:
             reason = f"its handler failed with {cause_of(error)}"
             logger.warning("handling failed", extra=self._about(event_id) | error_fields(error))

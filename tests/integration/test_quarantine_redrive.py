@@ -10,7 +10,7 @@ from psycopg import Connection
 from psycopg.errors import DeadlockDetected
 
 from domain.contracts import Contract
-from projections.base import Quarantine
+from projections.base import NotYet, Quarantine
 from projections.batch import Outcome, Readable, apply_batch
 from projections.decoding import Category, Faulty
 from projections.discarding import discard
@@ -101,6 +101,15 @@ def test_what_its_handler_refuses_again_leaves_nothing_behind(inbox: Connection)
         assert redrive(inbox, Tally(then=refuse)).released == 0
         assert [each.attempts for each in left(inbox)] == [attempt]
     assert (tally(inbox), count(inbox, "processed_events")) == ([], 0)
+
+
+def test_what_cannot_be_applied_yet_ends_its_key_and_stays_as_it_is(inbox: Connection) -> None:
+    parked(inbox, placed("ord_1"), placed("ord_1"))
+    before = left(inbox)
+    done = redrive(inbox, Tally(then=lambda contract, tx: NotYet("its price list is not there")))
+    assert (done.released, done.failed and done.failed.entry_id) == (0, before[0].id)
+    assert (left(inbox), tally(inbox)) == (before, [])
+    assert redrive(inbox) == Redrive(released=2)
 
 
 def test_bytes_that_newer_code_can_read_are_applied_and_others_stay(inbox: Connection) -> None:

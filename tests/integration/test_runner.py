@@ -187,12 +187,34 @@ def test_what_a_handler_cannot_apply_yet_waits_without_an_attempt_while_what_cam
 
     Sender(kafka.bootstrap).contracts(topic, *events)
     with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap, handler_attempts=1):
-        eventually(lambda: metrics.INBOX_RETRIES.labels(name, "HandlerWaits")._value.get() >= 3, within=30)
+        eventually(lambda: metrics.INBOX_RETRIES.labels(name, "HandlerWaits")._value.get() >= 2, within=30)
         assert tally(database, name) == [events[0].event_id]
         may_go_on.set()
         eventually(lambda: committed(kafka.bootstrap, name, topic) == 3, within=30)
     assert tally(database, name) == [event.event_id for event in events]
     assert count(database, "quarantined_events") == 0
+
+
+def test_what_a_handler_cannot_apply_yet_holds_its_own_partition_and_no_other(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic, sender = topics("orders", partitions=2), Sender(kafka.bootstrap)
+    stuck, behind, others = placed("ord_1"), placed("ord_2"), [placed("ord_3") for _ in range(20)]
+    may_go_on = Event()
+
+    def then(contract: Contract, _tx: Connection) -> NotYet | None:
+        return NotYet("its price list is not there") if contract.key == "ord_1" and not may_go_on.is_set() else None
+
+    with projecting(Tally(name, (topic,), then), inventory_dsn, kafka.bootstrap):
+        sender.contracts(topic, stuck, behind, partition=0)
+        eventually(lambda: metrics.INBOX_RETRIES.labels(name, "HandlerWaits")._value.get() >= 1, within=30)
+        sender.contracts(topic, *others, partition=1)
+        eventually(lambda: committed(kafka.bootstrap, name, topic, 1) == 20, within=30)
+        assert tally(database, name) == [event.event_id for event in others]
+        assert metrics.SUBSCRIBER_HELD.labels(name)._value.get() == 1
+        may_go_on.set()
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 2, within=30)
+    assert tally(database, name)[-2:] == [stuck.event_id, behind.event_id]
 
 
 def test_a_handlers_refusal_passes_the_offset(

@@ -10,7 +10,7 @@ import pytest
 from domain.contracts import Contract
 from infrastructure.postgres import Connection
 from projections import positions
-from projections.base import Quarantine
+from projections.base import NotYet, Quarantine
 from projections.positions import Place
 from projections.store_feed import GONE, SET_BACK, Outcome, Step, StoreFeed
 from projections.store_health import store_health
@@ -141,12 +141,17 @@ def overflowing(contract: Contract, tx: Connection) -> None:
         tx.execute("SELECT 1 / 0")
 
 
+def waiting(contract: Contract, tx: Connection) -> NotYet | None:
+    return NotYet("its price list is not there") if getattr(contract, "step", 0) == 3 else None
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (refusing, "step: three is too many"),
         (failing, "its handler failed with RuntimeError"),
         (overflowing, "its handler failed with 22012"),
+        (waiting, "its handler waits: its price list is not there"),
     ],
 )
 def test_an_event_that_its_handler_does_not_take_holds_it_with_its_id_until_other_code_takes_it(

@@ -7,10 +7,10 @@ from psycopg import Connection
 from domain.contracts import Contract
 from infrastructure.migrate import migrate
 from projections import positions
-from projections.base import Projection, Quarantine
+from projections.base import Answer, Projection
 from tests.support.parcels import ParcelMoved, parcel_outbox
 
-Answer = Callable[[Contract, Connection], Quarantine | None]
+Then = Callable[[Contract, Connection], Answer | None]
 
 OUTBOXES = [parcel_outbox("parcels")]
 CREATE = "CREATE TABLE counts (parcel_id text PRIMARY KEY, moves bigint NOT NULL, event_id text NOT NULL)"
@@ -26,11 +26,11 @@ class ParcelCounts(Projection):
     consumer_name = "parcel-counts"
     contracts = (ParcelMoved,)
 
-    def __init__(self, then: Answer = lambda contract, tx: None, version: int = 1) -> None:
+    def __init__(self, then: Then = lambda contract, tx: None, version: int = 1) -> None:
         """then: called once the move is counted; what it answers or raises is the handler's."""
         self._then, self.version = then, version
 
-    def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
+    def handle(self, contract: Contract, tx: Connection) -> Answer | None:
         tx.execute(COUNT, (contract.key, contract.event_id))
         return self._then(contract, tx)
 
