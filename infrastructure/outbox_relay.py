@@ -279,6 +279,8 @@ class Relay:
         )
         if redriven.failure:
             return self._refused(redriven.published, redriven.failure)
+        if redriven.stopped:
+            return self._stopped(redriven.published)
         return Step(Outcome.MOVED, self.position, redriven.published)
 
     def _publish_parked(self, messages: Sequence[OutgoingMessage], stop: Event) -> tuple[int, PublishFailed | None]:
@@ -292,13 +294,16 @@ class Relay:
         elif failure:
             return self._refused(acknowledged, failure)
         elif acknowledged < len(batch.messages):
-            self._forget()
-            return Step(Outcome.STOPPED, self.position, acknowledged)
+            return self._stopped(acknowledged)
         return Step(Outcome.MOVED, self.position, acknowledged)
 
     def _refused(self, acknowledged: int, failure: PublishFailed) -> Step:
         self._forget()
         return Step(Outcome.REFUSED, self.position, acknowledged, failure.error, failure.fault)
+
+    def _stopped(self, acknowledged: int) -> Step:
+        self._forget()
+        return Step(Outcome.STOPPED, self.position, acknowledged)
 
     def _wait_for_an_operator(self) -> Step:
         """It stays an alarm until the checkpoint is put right."""

@@ -28,10 +28,14 @@ _AGGREGATES = 500
 
 @dataclass(frozen=True)
 class Redriven:
-    """published: acknowledged messages. failure: why Kafka did not take all, where no event is at fault."""
+    """published: acknowledged messages. failure: why Kafka did not take all, where no event is at fault.
+
+    stopped: whether it was told to stop before Kafka had taken all.
+    """
 
     published: int
     failure: PublishFailed | None = None
+    stopped: bool = False
 
 
 @dataclass
@@ -93,6 +97,7 @@ class Redriver:
         attempt = self._examine(parked)
         messages = attempt.messages
         acknowledged, failure = publish(messages) if messages else (0, None)
+        stopped = failure is None and acknowledged < len(messages)
         # After trouble one event, then two, four: so that whoever is at fault stands alone before long.
         self._most = 1 if failure else min(self._batch_size, 2 * self._most)
         if failure and failure.fault is Fault.MESSAGE and failure.index is not None:
@@ -103,7 +108,7 @@ class Redriver:
         discarded = discarded_after(connection, self._lease.relay, position)
         self._parking.left(aggregates, left, discarded)
         self._tell(released, attempt.failed)
-        return Redriven(acknowledged, failure)
+        return Redriven(acknowledged, failure, stopped)
 
     def _examine(self, parked: Sequence[ParkedEvent]) -> _Attempt:
         attempt, ended = _Attempt(), set()
@@ -130,7 +135,8 @@ class Redriver:
         relay = self._lease.relay
         metrics.RELAY_REDRIVEN.labels(relay, "released").inc(len(released))
         metrics.RELAY_REDRIVEN.labels(relay, "failed").inc(len(failed))
-        logger.info("events redriven", extra={"relay": relay, "released": len(released), "failed": len(failed)})
+        if released or failed:
+            logger.info("events redriven", extra={"relay": relay, "released": len(released), "failed": len(failed)})
         for each in failed:
             about = {"relay": relay, "entry": each.parked.id, "category": str(each.category), "problem": each.problem}
             logger.warning("a parked event failed again", extra=about)

@@ -123,6 +123,25 @@ def test_while_the_store_lacks_what_kafka_was_told_nothing_is_redriven_because_t
     assert (publisher.calls, open_entries(parcels)) == ([], [("x", 1)])
 
 
+def test_a_redrive_that_is_told_to_stop_releases_what_was_acknowledged_and_asks_the_publisher_anew(
+    store_dsn: str, parcels: Parcels
+) -> None:
+    for _ in range(3):
+        parcels.move("x", note="!")
+    assert relay_all(store_dsn, parcel_outbox(RELAY)) == []
+    ask(parcels.connection, RELAY)
+
+    with relay_by_hand(store_dsn, mended_outbox(RELAY), publisher := Recorder(lambda _: 1)) as relay:
+        stopped = relay.step(NEVER)
+        assert (stopped.outcome, stopped.published, open_entries(parcels)) == (Outcome.STOPPED, 1, [("x", 2), ("x", 3)])
+        publisher.answer, before = len, publisher.resumes
+        relay.step(NEVER)  # in turn: it is the batches' now
+        takes_up_all(relay)
+
+    assert publisher.resumes == before + 1
+    assert (steps(publisher.messages), open_entries(parcels)) == ([1, 2, 3], [])
+
+
 def test_a_follower_discarded_before_the_relay_has_passed_it_is_not_parked_again_and_never_published(
     store_dsn: str, parcels: Parcels
 ) -> None:

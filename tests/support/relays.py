@@ -96,7 +96,7 @@ def relay_program(
 class Recorder:
     """A publisher that acknowledges everything, unless `answer` says otherwise, and remembers what it was given.
 
-    covers: what each call would cover. resumed: what `resume` answers, if not what it was told.
+    covers: what each call would cover. resumed: what `resume` answers, if not what it was told. resumes: how often.
     """
 
     answer: Callable[[list[OutgoingMessage]], int] = len
@@ -105,8 +105,10 @@ class Recorder:
     covers: list[Mark] = field(default_factory=list)
     dropped: int = 0
     resumed: Mark | None = None
+    resumes: int = 0
 
     def resume(self, stored: Mark, turn: Turn) -> Mark:
+        self.resumes += 1
         turn()
         return self.resumed or stored
 
