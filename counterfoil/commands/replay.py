@@ -1,13 +1,16 @@
 """Print what stored events tell the world, as JSON Lines: to look at history, or to feed another tool."""
 
 import sys
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from threading import Event
 from typing import Annotated
 
 import typer
 
 from counterfoil import arguments
+from domain.errors import CounterfoilError
 from domain.loading import load_business
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.outbox import load_outbox
@@ -22,6 +25,22 @@ PAGE_BYTES = 8 * 2**20
 INTERRUPTED = 130
 
 
+@dataclass(eq=False)
+class NotSettled(CounterfoilError):
+    """There are more events, but one of a lower position may still appear. position: of the last that was delivered.
+
+    What to do: run it again from the next position once the transactions that are writing events have ended.
+    """
+
+    position: int
+
+    def __str__(self) -> str:
+        return (
+            f"Stopped after position {self.position}: of a transaction that is still open, an event may appear next, "
+            f"before others that are there already. Go on with --from {self.position + 1} when it has ended."
+        )
+
+
 def replay(
     module: Annotated[str, typer.Argument(help="The aggregate's module, such as domain.orders.")],
     first: Annotated[int, typer.Option("--from", min=1, help="First position.")] = 1,
@@ -33,7 +52,8 @@ def replay(
 ) -> None:
     """Print contracts as they were or will be published, one JSON document a line. Changes and sends nothing.
 
-    Exit code 1 at an event that cannot be mapped; it names its position.
+    Exit code 1 at an event that cannot be mapped, and before one that may not be delivered yet, because a lower
+    position may still appear; it names the position.
     """
     stop = stop_on_signals()
     load_business()
@@ -42,24 +62,26 @@ def replay(
     with closing(connect(Settings.load().required_store_dsn(), application_name="counterfoil replay")) as store:
         reader = EventReader(store)
         mapper = MessageMapper(outbox, reader.namespace())
-        position = first - 1
-        while page := _page(reader, position, last, stop):
-            for event in page:
-                told = [each for each in mapper.contracts(event) if key is None or each.key == key]
-                if not dry_run:
-                    sys.stdout.buffer.writelines(each.to_bytes() + b"\n" for each in told)
-                contracts += len(told)
-            events += len(page)
-            position = page[-1].position
+        for event in _stored(reader, first, last, stop):
+            told = [each for each in mapper.contracts(event) if key is None or each.key == key]
+            if not dry_run:
+                sys.stdout.buffer.writelines(each.to_bytes() + b"\n" for each in told)
+            contracts += len(told)
+            events += 1
     if dry_run:
         typer.echo(f"{events} events become {contracts} contracts.", err=True)
     if stop.is_set():
         raise typer.Exit(INTERRUPTED)
 
 
-def _page(reader: EventReader, position: int, last: int | None, stop: Event) -> list[RecordedEvent]:
-    """What comes next and may be delivered; nothing at the end, or when it was told to stop."""
-    if stop.is_set() or (last is not None and position >= last):
-        return []
-    events = reader.read(position, PAGE, PAGE_BYTES).events
-    return [event for event in events if last is None or event.position <= last]
+def _stored(reader: EventReader, first: int, last: int | None, stop: Event) -> Iterator[RecordedEvent]:
+    """Those between the two positions, until it is told to stop. Raises NotSettled."""
+    position = first - 1
+    while not stop.is_set() and (last is None or position < last):
+        page = reader.read(position, PAGE, PAGE_BYTES)
+        yield from (event for event in page.events if last is None or event.position <= last)
+        if not page.events:
+            if not page.settled:
+                raise NotSettled(position)
+            return
+        position = page.events[-1].position

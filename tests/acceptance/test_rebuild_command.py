@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import psycopg
 import pytest
 
 from infrastructure.migrate import migrate
@@ -54,6 +55,21 @@ def test_history_is_printed_as_contracts_by_position_and_key(counterfoil: Run, s
     assert [json.loads(line)["eventType"] for line in one] == ["OrderPlaced", "OrderCancelled"]
     dry = counterfoil("replay", "domain.orders", "--dry-run")
     assert (dry.stdout, dry.stderr.strip()) == ("", "8 events become 8 contracts.")
+
+
+def test_history_that_may_still_change_is_not_taken_for_all_there_is(counterfoil: Run, store_dsn: str) -> None:
+    place(store_dsn, range(1, 4))
+    with psycopg.connect(store_dsn) as writing:
+        writing.execute(
+            "INSERT INTO stored_events (originator_id, originator_version, topic, state) VALUES ('x', 1, 'none', '{}')"
+        )
+        place(store_dsn, range(4, 6))
+        cut_short = counterfoil("replay", "domain.orders")
+        assert (cut_short.returncode, len(cut_short.stdout.splitlines())) == (1, 3)
+        assert "--from 4" in cut_short.stderr
+        assert counterfoil("replay", "domain.orders", "--to", "3").returncode == 0
+        writing.rollback()
+    assert len(counterfoil("replay", "domain.orders", "--from", "4").stdout.splitlines()) == 2
 
 
 def test_a_reader_of_history_that_leaves_is_no_error_to_speak_of(store_dsn: str) -> None:
