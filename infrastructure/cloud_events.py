@@ -14,17 +14,13 @@ from domain.contracts import Contract
 Headers = tuple[tuple[str, bytes], ...]
 
 
-def cloud_event_headers(contract: Contract, namespace: UUID, sequence: int) -> Headers:
+def envelope(contract: Contract, key: bytes, namespace: UUID, sequence: int) -> Headers:
     """The headers of one message, in a fixed order. The same arguments always give the same bytes.
 
-    namespace: the store that the event is a fact of; the source. An event id is unique in its source.
-    sequence: version of the event within its aggregate, 1, 2, 3 ...; written as a decimal number.
+    key: the contract's, as the message carries it. namespace: the store that the event is a fact of; the source. An
+    event id is unique in its source. sequence: version of the event within its aggregate, 1, 2, 3 ...; written as a
+    decimal number.
     """
-    return envelope(contract, contract.key.encode(), namespace, sequence)
-
-
-def envelope(contract: Contract, key: bytes, namespace: UUID, sequence: int) -> Headers:
-    """The same, for whoever has the contract's key at hand as bytes."""
     return (
         *_headers_of_the_type(type(contract), namespace.int),
         ("ce_id", contract.event_id.encode()),
