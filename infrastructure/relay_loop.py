@@ -17,10 +17,11 @@ from infrastructure.postgres import Connection, cause_of
 from infrastructure.publisher import Publisher
 from infrastructure.publishers import publisher_for
 from infrastructure.relay_processes import Table, leave, look, show_up
-from infrastructure.relay_shard import ShardThread, Topics, connect_relay
+from infrastructure.relay_shard import ShardThread, connect_relay
 from infrastructure.relay_states import Announcer, State
 from infrastructure.settings import Settings
 from infrastructure.supervisor import beat
+from infrastructure.topics import Topics
 
 PublisherFor = Callable[[Shard], Publisher]
 

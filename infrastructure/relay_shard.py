@@ -1,12 +1,10 @@
 """One shard of a relay in a thread: it publishes, waits, reconnects and stops; it keeps on while it has the lease."""
 
-from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from time import monotonic
 
 import psycopg
 
-from domain.contracts import Contract
 from infrastructure import metrics
 from infrastructure.backoff import Backoff
 from infrastructure.event_reader import NotAPrimary
@@ -18,12 +16,10 @@ from infrastructure.publisher import Publisher
 from infrastructure.relay_states import Announcer, State
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running
-from infrastructure.topics import TopicsNotReady, ensure_topics
+from infrastructure.topics import Topics, TopicsNotReady
 
 _SLICE = 0.25
 """Seconds between two looks at the stop event and the lease while there is nothing else to do."""
-_LOOK_AT_TOPICS = 300.0
-"""Seconds between two looks at the topics while all is well."""
 _BUSY = 1.0
 """Seconds after the last event for which it looks for the next one more often."""
 
@@ -33,24 +29,6 @@ def connect_relay(settings: Settings, name: str) -> Connection:
     statement = min(5.0, max(1.0, settings.relay_lease / 3))
     timeouts = Timeouts(connect=3.0, lock=statement, statement=statement, margin=1.0)
     return connect(settings.required_store_dsn(), application_name=f"counterfoil relay {name}", timeouts=timeouts)
-
-
-class Topics:
-    """The topics of an outbox, made and checked for all shards of a process: at its start, when one went missing,
-    and now and then, because somebody may change one while the relay runs."""
-
-    def __init__(self, settings: Settings, contracts: Sequence[type[Contract]]) -> None:
-        self._settings, self._contracts = settings, contracts
-        self._look_at = float("-inf")
-
-    def ensure(self, turn: Callable[[], None]) -> None:
-        """Raises TopicsNotReady, and what `turn` raises."""
-        if monotonic() >= self._look_at:
-            ensure_topics(self._settings, self._contracts, turn)
-            self._look_at = monotonic() + _LOOK_AT_TOPICS
-
-    def doubt(self) -> None:
-        self._look_at = float("-inf")
 
 
 class ShardThread:

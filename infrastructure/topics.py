@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 _RETENTION = "retention.ms"
 _PATIENCE = 3.0
 """Longest wait for each answer of the cluster, in seconds; a third of the lease when that is shorter."""
+_LOOK_EVERY = 300.0
+"""Seconds between two looks at the topics of a relay while all is well."""
 
 
 @dataclass(eq=False)
@@ -47,6 +50,24 @@ class TopicsNotReady(CounterfoilError):
 
     def __str__(self) -> str:
         return f"{self.topic or 'Kafka'} is not ready ({self.error}). Try again; if it stays so, create the topic."
+
+
+class Topics:
+    """The topics of an outbox, made and checked for all shards of a process: at its start, when one went missing,
+    and now and then, because somebody may change one while the relay runs."""
+
+    def __init__(self, settings: Settings, contracts: Sequence[type[Contract]]) -> None:
+        self._settings, self._contracts = settings, contracts
+        self._look_at = float("-inf")
+
+    def ensure(self, turn: Callable[[], None]) -> None:
+        """Raises TopicsNotReady, and what `turn` raises."""
+        if monotonic() >= self._look_at:
+            ensure_topics(self._settings, self._contracts, turn)
+            self._look_at = monotonic() + _LOOK_EVERY
+
+    def doubt(self) -> None:
+        self._look_at = float("-inf")
 
 
 def ensure_topics(

@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from pydantic import ValidationError
 
 from domain.contracts import Contract
-from infrastructure import metrics, relay_shard
+from infrastructure import metrics
 from infrastructure.settings import Settings
-from infrastructure.topics import TopicsNotReady, ensure_topics
+from infrastructure.topics import Topics, TopicsNotReady, ensure_topics
 from tests.support.kafka import Kafka, MakeTopic, delete_topic, grow
 from tests.support.wait import eventually
 
@@ -90,10 +90,10 @@ def test_a_topic_that_another_relay_made_meanwhile_is_compared_too(
 def test_partitions_that_are_added_while_the_relay_runs_are_noticed_too(
     kafka: Kafka, topics: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_shard, "_LOOK_AT_TOPICS", 0.0)
+    monkeypatch.setattr("infrastructure.topics._LOOK_EVERY", 0.0)
     topic = topics("orders", partitions=3)
     settings = Settings(kafka_bootstrap_servers=kafka.bootstrap, topic_partitions=3)
-    known = relay_shard.Topics(settings, [contract_on(topic)])
+    known = Topics(settings, [contract_on(topic)])
     known.ensure(lambda: None)
     assert metrics.TOPIC_PARTITIONS_UNEXPECTED.labels(topic)._value.get() == 0
 
