@@ -30,6 +30,12 @@ STORED = """
     SELECT originator_id, originator_version, topic, state, stored_at FROM stored_events WHERE position = %s
 """
 
+# Of the last two events of an aggregate, discarded at once, one has to see that the other is gone.
+ONE_DISCARD_AT_A_TIME = """
+    SELECT pg_advisory_xact_lock(hashtextextended(relay || '/' || originator_id, 0))
+    FROM outgoing_quarantine WHERE relay = %(relay)s AND id = %(id)s
+"""
+
 DISCARD = """
     UPDATE outgoing_quarantine
     SET discarded_at = clock_timestamp(), discarded_by = %(by)s, discard_reason = %(reason)s
@@ -129,6 +135,7 @@ def discard(connection: Connection, relay: str, entry_id: int, reason: str, by: 
     """Whether it was parked until now. It stays as a record, and is never published."""
     values = {"relay": relay, "id": entry_id, "reason": storable(reason), "by": storable(by)}
     with connection.transaction():
+        connection.execute(ONE_DISCARD_AT_A_TIME, values)
         if connection.execute(DISCARD, values).fetchone() is None:
             return False
         connection.execute(FORGET_IF_NOTHING_IS_LEFT, values)

@@ -14,7 +14,7 @@ from infrastructure.outgoing import MessageMapper
 from infrastructure.outgoing_quarantine import Category, Kind, Parked, hash_of, park, parked_aggregates
 from infrastructure.outgoing_records import count, discard, records
 from infrastructure.parking import Parking
-from infrastructure.postgres import connect
+from infrastructure.postgres import Connection, connect
 from infrastructure.publisher import OutgoingMessage
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
@@ -189,12 +189,45 @@ def test_an_event_that_is_being_discarded_while_the_relay_meets_it_again_is_not_
         assert discard(discarder, RELAY, entry.id, "no such parcel", "ann")
         parked = pool.submit(park, parker, lease, found)
         try:
-            eventually(lambda: parcels.connection.execute(WAITING, (parker.info.backend_pid,)).fetchone() == (True,))
+            eventually(lambda: _waits(parcels, parker))
         finally:
             discarder.commit()
         parked.result()
 
     assert count(parcels.connection, RELAY) == (0, 0)
+
+
+def test_of_the_last_two_of_an_aggregate_discarded_at_once_one_sees_that_nothing_is_left(
+    parcels: Parcels, store_dsn: str
+) -> None:
+    parcels.move_all(["x", "x"], times=1)
+    park(parcels.connection, lease_of(parcels), [_culprit(event) for event in stored(parcels)])
+    first, second = (each.id for each in records(parcels.connection, RELAY, limit=9))
+
+    with (
+        connect(store_dsn, application_name="test first", autocommit=False) as one,
+        connect(store_dsn, application_name="test second") as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        one.execute("SELECT 1")  # opens the transaction that it is part of
+        assert discard(one, RELAY, first, "no such parcel", "ann")
+        meanwhile = pool.submit(discard, other, RELAY, second, "no such parcel", "bob")
+        try:
+            eventually(lambda: meanwhile.done() or _waits(parcels, other))
+        finally:
+            one.commit()
+        assert meanwhile.result()
+
+    forgets = parcels.connection.execute("SELECT originator_id FROM outgoing_redrives").fetchall()
+    assert (forgets, count(parcels.connection, RELAY)) == ([("x",)], (0, 0))
+
+
+def _culprit(event: RecordedEvent) -> Parked:
+    return Parked(event, Kind.CULPRIT, Category.UNMAPPABLE, "as the test wants it")
+
+
+def _waits(parcels: Parcels, connection: Connection) -> bool:
+    return parcels.connection.execute(WAITING, (connection.info.backend_pid,)).fetchone() == (True,)
 
 
 def test_a_relay_whose_lease_was_taken_over_parks_nothing(parcels: Parcels, store_dsn: str) -> None:
