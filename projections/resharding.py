@@ -5,13 +5,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from domain.errors import CounterfoilError
-from infrastructure.event_reader import EventReader
+from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.outbox import Outbox
 from infrastructure.postgres import Connection, connect
 from projections import positions
 from projections.applying import apply_contracts
 from projections.base import Projection
 from projections.positions import Place
+from projections.rebuilding.source import READ_VISIBLE
 from projections.stored_contracts import ContractMapper
 
 MOST_SHARDS = 1_000
@@ -43,14 +44,15 @@ def reshard(dsn: str, projection: Projection, outboxes: Sequence[Outbox], shards
     """
     name = f"counterfoil project {projection.consumer_name}"
     with closing(connect(dsn, application_name=name)) as session, closing(connect(dsn, application_name=name)) as other:
-        reader = EventReader(other)  # each of its statements needs a new snapshot, so it stands outside
+        namespace = EventReader(other).namespace()
         with session.transaction():
             positions.begin(session, projection.consumer_name, projection.version)
             places = positions.lock(session, projection.consumer_name)
             furthest = max(places, key=lambda place: place.position)
             _refuse_what_cannot_be(projection, places, furthest)
             for place in places:
-                _bring_up(place, furthest, projection, outboxes, reader, session)
+                mapper = ContractMapper(projection, outboxes, namespace, place.shard, place.shards)
+                _bring_up(place, furthest, projection, mapper, other, session)
             positions.replace(
                 session, projection.consumer_name, shards, projection.version, furthest.position, furthest.anchor
             )
@@ -69,15 +71,12 @@ def _refuse_what_cannot_be(projection: Projection, places: Sequence[Place], furt
 
 
 def _bring_up(
-    place: Place, to: Place, projection: Projection, outboxes: Sequence[Outbox], reader: EventReader, tx: Connection
+    place: Place, to: Place, projection: Projection, mapper: ContractMapper, store: Connection, tx: Connection
 ) -> None:
-    """Applies what the shard lacks of what another one has passed. All of that is settled."""
-    mapper = ContractMapper(projection, outboxes, reader.namespace(), place.shard, place.shards)
+    """Applies what the shard lacks of what another one has passed. That one had the proof that nothing is missing
+    there, so what is visible now is all there is. store: each of its statements has a new snapshot."""
     position = place.position
-    while position < to.position:
-        events = [event for event in reader.read(position, _PAGE).events if event.position <= to.position]
-        if not events:
-            raise CannotReshard(projection.consumer_name, "events are missing: was the store set back?")
+    while events := _visible(store, position, to.position):
         mapped = mapper.map(events)
         if mapped.unmappable is not None:
             raise mapped.unmappable
@@ -85,3 +84,9 @@ def _bring_up(
             event_id, answer = next(iter(refused.items()))
             raise CannotReshard(projection.consumer_name, f"event {event_id} is refused: {answer.reason}")
         position = events[-1].position
+
+
+def _visible(store: Connection, after: int, up_to: int) -> list[RecordedEvent]:
+    """A page, or nothing."""
+    rows = store.execute(READ_VISIBLE, (after, _PAGE), binary=True)
+    return [event for event in (RecordedEvent(*row) for row in rows) if event.position <= up_to]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from threading import Event, Thread
 
+import psycopg
 import pytest
 
 from infrastructure import metrics
@@ -103,6 +104,24 @@ def test_new_shards_begin_where_the_first_of_the_old_ones_was_and_the_others_are
     with counting(dsn):
         until_counted(parcels, Counter(dict.fromkeys(NAMES, 4)))
     assert [(place.shard, place.shards) for place in places(parcels)] == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_shards_are_changed_while_somebody_writes_and_a_position_between_them_was_never_used(
+    dsn: str, parcels: Parcels
+) -> None:
+    """What a shard has passed was proven; nobody who writes now can still add an event there."""
+    reshard(dsn, COUNTS, OUTBOXES, 2)
+    with psycopg.connect(dsn) as burning:
+        Parcels(burning).move("burned")
+        burning.rollback()
+    parcels.move_all(NAMES, 2)
+    with counting(dsn, only=[0]):
+        eventually(lambda: places(parcels)[0].position == 17, within=60)
+    with psycopg.connect(dsn) as writing:
+        Parcels(writing).move("open")
+        assert reshard(dsn, COUNTS, OUTBOXES, 3).position == 17
+        writing.rollback()
+    assert counts(parcels.connection) == dict.fromkeys(NAMES, 2)
 
 
 def test_shards_that_are_changed_under_runners_leave_nothing_out_and_apply_nothing_twice(
