@@ -10,11 +10,13 @@ from infrastructure.lease import Lease, Shard
 from infrastructure.outgoing_quarantine import Category, fence, storable
 from infrastructure.postgres import Connection
 
+# This, a discard and the relay change rows of the same aggregates. In order of their ids nobody waits in a circle.
 ASK = """
     INSERT INTO outgoing_redrives (relay, originator_id, hash)
     SELECT DISTINCT relay, originator_id, hash FROM outgoing_quarantine
     WHERE relay = %(relay)s AND released_at IS NULL AND discarded_at IS NULL
       AND (%(originator_id)s::text IS NULL OR originator_id = %(originator_id)s)
+    ORDER BY originator_id
     ON CONFLICT (relay, originator_id) DO UPDATE SET asked_at = excluded.asked_at
 """
 
@@ -69,7 +71,15 @@ FIRST_PARKED = """
     GROUP BY originator_id
 """
 
-DONE = "DELETE FROM outgoing_redrives WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)"
+# Locked first, in the order in which ASK changes them.
+DONE = """
+    WITH done AS MATERIALIZED (
+        SELECT relay, originator_id FROM outgoing_redrives
+        WHERE relay = %(relay)s AND originator_id = ANY(%(originator_ids)s)
+        ORDER BY originator_id FOR UPDATE
+    )
+    DELETE FROM outgoing_redrives WHERE (relay, originator_id) IN (SELECT relay, originator_id FROM done)
+"""
 
 
 @dataclass(frozen=True)
