@@ -14,7 +14,7 @@ from counterfoil.quarantine_side import (
     QuarantineSide,
     Redriven,
 )
-from infrastructure import outgoing_records, outgoing_redrives
+from infrastructure import migrate, outgoing_records, outgoing_redrives
 from infrastructure.outbox import load_outbox
 from infrastructure.outgoing_records import Record
 from infrastructure.postgres import Connection, connect
@@ -27,11 +27,10 @@ _GONE = "gone: the store was set back, and another event is stored in its place,
 
 
 def open_outgoing(module: str) -> QuarantineSide:
-    """Raises OutboxNotFound, SettingsError when no store is given, and psycopg's errors."""
-    relay = load_outbox(module).name
-    return OutgoingQuarantine(
-        connect(Settings.load().required_store_dsn(), application_name="counterfoil quarantine"), relay
-    )
+    """Raises OutboxNotFound, SettingsError when no store is given, SchemaOutdated, and psycopg's errors."""
+    relay, dsn = load_outbox(module).name, Settings.load().required_store_dsn()
+    migrate.check(dsn, migrate.STORE_MIGRATIONS)
+    return OutgoingQuarantine(connect(dsn, application_name="counterfoil quarantine"), relay)
 
 
 class OutgoingQuarantine:

@@ -122,6 +122,13 @@ def test_the_same_commands_serve_what_could_not_be_applied(counterfoil: Run, inv
     assert json.loads(counterfoil("quarantine", "list", INVENTORY, "--json").stdout) == []
 
 
+@pytest.mark.parametrize("module", [ORDERS, INVENTORY])
+def test_a_database_without_tables_says_what_to_run(empty_dsn: str, module: str) -> None:
+    counterfoil = in_environment({"COUNTERFOIL_STORE_DSN": empty_dsn, "COUNTERFOIL_INVENTORY_DSN": empty_dsn})
+    result = counterfoil("quarantine", "list", module)
+    assert (result.returncode, "counterfoil db migrate" in result.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
