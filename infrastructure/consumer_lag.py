@@ -42,7 +42,7 @@ class GroupLag:
 
 
 def group_lag(settings: Settings, group: str, topics: Sequence[str], timeout: float = 5.0) -> GroupLag:
-    """Raises KafkaException when the cluster does not answer a question within `timeout` seconds."""
+    """Raises KafkaException when the cluster does not answer a question within `timeout` seconds, or with an error."""
     config = connection_config(settings) | {"log_level": 0}
     reading = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer(config | reading | {"auto.offset.reset": "earliest"})
@@ -77,6 +77,7 @@ def first_records(consumer: Consumer, places: list[TopicPartition], timeout: flo
     """The first record at or after each place, of each partition that has one there.
 
     A record is looked for rather than trusting the end that the broker names: an offset may lie beyond it.
+    Raises KafkaException for a partition that answers with an error, or not within `timeout` seconds.
     """
     consumer.assign(places)
     unknown, found, until = {(place.topic, place.partition) for place in places}, [], monotonic() + timeout
@@ -84,9 +85,13 @@ def first_records(consumer: Consumer, places: list[TopicPartition], timeout: flo
         message = consumer.poll(max(0.0, until - monotonic()))
         if message is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        place = (message.topic(), message.partition())
-        if message.error() is None and place in unknown:
+        place, error = (message.topic(), message.partition()), message.error()
+        if place not in unknown:
+            continue
+        if error is None:
             found.append(message)
+        elif error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
         unknown.discard(place)
     return found
 

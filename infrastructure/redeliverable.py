@@ -25,7 +25,7 @@ class Redeliverable:
 
 
 def redeliverable(settings: Settings, group: str, topics: Sequence[str], timeout: float = 5.0) -> Redeliverable:
-    """Raises KafkaException when the cluster does not answer a question within `timeout` seconds."""
+    """Raises KafkaException when the cluster does not answer a question within `timeout` seconds, or with an error."""
     config = connection_config(settings) | {"log_level": 0}
     reading = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer(config | reading | {"auto.offset.reset": "earliest", "isolation.level": "read_committed"})

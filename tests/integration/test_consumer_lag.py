@@ -101,6 +101,15 @@ def test_a_partition_that_does_not_answer_in_time_is_not_taken_for_empty(orders:
         first_records(consumer, [TopicPartition(orders.topic, 0, 0)], timeout=0.0)
 
 
+@pytest.mark.kafka
+def test_a_partition_that_answers_with_an_error_is_not_taken_for_empty(orders: Group) -> None:
+    orders.send(b"1")
+    refusing = {"auto.offset.reset": "error"}  # an offset beyond the end is one for it
+    consumer = Consumer({"bootstrap.servers": orders.bootstrap, "group.id": orders.name} | refusing)
+    with closing(consumer), pytest.raises(KafkaException, match="_AUTO_OFFSET_RESET"):
+        first_records(consumer, [TopicPartition(orders.topic, 0, 99)], timeout=20.0)
+
+
 def test_the_embedded_broker_answers_too() -> None:
     with EmbeddedBroker() as broker:
         create_topic(broker.bootstrap, "orders", partitions=2)
