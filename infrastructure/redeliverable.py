@@ -17,7 +17,7 @@ from infrastructure.settings import Settings
 class Redeliverable:
     """kept_ms: how long each topic keeps its records by its own configuration; None for ever, and missing where there
     is no such topic. oldest: the first record of each partition that has one. unread: the first that the group
-    has not taken, where there is one."""
+    has not taken, where there is one; an older event may lie behind it, when a relay published it late."""
 
     kept_ms: dict[str, int | None]
     oldest: Sequence[Record]
