@@ -10,10 +10,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from counterfoil.embedded import EmbeddedBroker
 from infrastructure.consumer_lag import GroupLag, first_records, group_lag
 from infrastructure.settings import Settings
-from tests.support.group import delete_records
+from tests.support.group import NO_COORDINATOR_YET, delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic
 from tests.support.messages import Sender
 from tests.support.subscribing import Group, receive
+from tests.support.wait import eventually
 
 
 @pytest.fixture
@@ -23,8 +24,20 @@ def orders(kafka: Kafka, topics: MakeTopic, unique_name: Callable[[str], str]) -
 
 
 def lag_of(group: Group, *more_topics: str) -> GroupLag:
+    """A new broker takes its time, also until it is the group's coordinator."""
     settings = Settings(kafka_bootstrap_servers=group.bootstrap)
-    return group_lag(settings, group.name, [group.topic, *more_topics], timeout=20.0)  # a new broker takes its time
+
+    def asked() -> GroupLag | None:
+        try:
+            return group_lag(settings, group.name, [group.topic, *more_topics], timeout=20.0)
+        except KafkaException as error:
+            if error.args[0].code() not in NO_COORDINATOR_YET:
+                raise
+            return None
+
+    lag = eventually(asked, within=30)
+    assert lag
+    return lag
 
 
 def send_aged(group: Group, seconds: float, partition: int) -> None:

@@ -4,7 +4,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 _SECONDS = 20.0
-_NO_COORDINATOR_YET = {
+NO_COORDINATOR_YET = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -17,7 +17,7 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
     try:
         [position] = consumer.committed([TopicPartition(topic, partition)], timeout=_SECONDS)
     except KafkaException as error:
-        if error.args[0].code() not in _NO_COORDINATOR_YET:
+        if error.args[0].code() not in NO_COORDINATOR_YET:
             raise
         return None
     finally:
