@@ -53,6 +53,12 @@ class _Attempt:
         """Those of which every message is among the first `acknowledged`."""
         return [each for (each, _), end in zip(self.ready, self._ends(), strict=True) if end <= acknowledged]
 
+    def spare_what_waits(self, released: Sequence[ParkedEvent]) -> None:
+        """One has failed only when all before it of its aggregate are released; else its turn is yet to come."""
+        done = {each.id for each in released}
+        waiting = {each.originator_id for each, _ in self.ready if each.id not in done}
+        self.failed = [each for each in self.failed if each.parked.originator_id not in waiting]
+
     def blame(self, index: int, error: str) -> None:
         """Kafka has refused this message for what it is."""
         parked = next(each for (each, _), end in zip(self.ready, self._ends(), strict=True) if index < end)
@@ -100,10 +106,11 @@ class Redriver:
         stopped = failure is None and acknowledged < len(messages)
         # After trouble one event, then two, four: so that whoever is at fault stands alone before long.
         self._most = 1 if failure else min(self._batch_size, 2 * self._most)
+        released = attempt.published(acknowledged)
+        attempt.spare_what_waits(released)
         if failure and failure.fault is Fault.MESSAGE and failure.index is not None:
             attempt.blame(failure.index, failure.error)
             failure = None
-        released = attempt.published(acknowledged)
         left = settle(connection, self._lease, aggregates, released, attempt.failed)
         discarded = discarded_after(connection, self._lease.relay, position)
         self._parking.left(aggregates, left, discarded)

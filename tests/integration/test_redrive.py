@@ -197,6 +197,23 @@ def test_while_kafka_is_away_nothing_fails_again_and_it_stays_asked_for(house: H
     assert all(each.attempts == 0 for each in records(house.connection, RELAY, closed=True, limit=9))
 
 
+def test_one_that_would_fail_again_has_not_been_tried_while_those_before_it_are_not_acknowledged(house: House) -> None:
+    house.parcels.move("x", note="!")
+    house.parcels.write("x", "parcel.unheard_of", b"{}")
+    house.take_all()
+    house.restart(mended_outbox("parcels"))
+    ask(house.connection, RELAY)
+
+    house.answer = lambda _: (0, PublishFailed(0, "_TRANSPORT", Fault.BROKER))
+    house.turn()
+    assert [each.attempts for each in records(house.connection, RELAY, limit=9)] == [0, 0]
+
+    house.answer = takes_all
+    house.turns()
+    (again,) = records(house.connection, RELAY, limit=9)
+    assert (house.published(), again.originator_version, again.attempts) == ([1], 2, 1)
+
+
 def test_events_that_come_while_a_long_key_is_redriven_batch_by_batch_do_not_overtake(house: House) -> None:
     house.parcels.move("x", note="!")
     house.parcels.move_all(["x"], times=9)
