@@ -91,7 +91,7 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
             # Of the rows nothing is compared; but what is refused would be lost.
             return work.swap(Differences(target, work.live, (), ()), stop, patience, tell)
         except TablesDiffer as differ:
-            reason = f"the former tables would lack {'; '.join(differ.differences)}"
+            reason = f"the former tables would not hold the same events: {'; '.join(differ.differences)}"
             raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead") from None
 
 

@@ -148,7 +148,7 @@ def test_there_is_no_way_back_once_somebody_has_decided_about_what_was_parked(
     discard_the_first_and_release_the_other(picky, live)
     assert claimed(live, of_the_sixth(target)) == 2
     before = everything(live, TABLES)
-    with pytest.raises(RebuildRefused, match="the former tables would lack"):
+    with pytest.raises(RebuildRefused, match=r"would not hold the same events: \d events that the handler refuses"):
         roll_back(picky, NEVER, 0.5)
     assert everything(live, TABLES) == before
 
@@ -161,7 +161,7 @@ def test_there_is_no_way_back_with_code_that_refuses_what_was_applied_since(
     place(target.store_dsn, [66], cancel_every=100)
     apply_live(target, live, told(target))
     before = everything(live, TABLES)
-    with pytest.raises(RebuildRefused, match="the former tables would lack"):
+    with pytest.raises(RebuildRefused, match=r"would not hold the same events: \d events that the handler refuses"):
         roll_back(picky, NEVER, 0.5)
     assert everything(live, TABLES) == before
 
