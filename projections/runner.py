@@ -110,7 +110,7 @@ class Runner:
         if settler.waiting:  # in Kafka: they come again by themselves, and the others go on
             subscriber.hold(settler.waiting, HOLD_SECONDS)
         if settled:
-            self._went_well(monotonic() - started)
+            self._went_well(len(records), monotonic() - started)
         else:
             subscriber.rewind()
             subscriber.idle(stop, wait)
@@ -147,9 +147,11 @@ class Runner:
                     subscriber.finish([record])
                     metrics.INBOX_EVENTS.labels(self._name, "ignored").inc()
 
-    def _went_well(self, seconds: float) -> None:
+    def _went_well(self, records: int, seconds: float) -> None:
         self._backoff.reset()
-        if seconds < self._longest_batch / 4:
+        if seconds > self._longest_batch:  # handlers of whole batches are not interrupted
+            self._batch_size = max(1, records // 2)
+        elif seconds < self._longest_batch / 4:
             self._batch_size = min(self._settings.consume_batch_size, self._batch_size * 2)
 
     def _do_smaller_batches(self, failed: int, error: TooSlow) -> None:

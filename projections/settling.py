@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 LONGEST_BATCH = 10.0
 """Seconds after which a batch is given up when its next event is due; never before its first, so that an event
 that is slow all by itself gets through. Together with the one event that may be under way, whose statements
-have limits of their own, this stays far below the time after which Kafka takes a silent consumer for dead."""
+have limits of their own, this stays far below the time after which Kafka takes a silent consumer for dead.
+A BatchProjection has all its events under way at once: a batch of its that took longer is followed by smaller ones."""
 
 
 @dataclass(frozen=True)

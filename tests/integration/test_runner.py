@@ -1,7 +1,8 @@
 """From Kafka to the database and back to the offset: what is applied, how often, and in which order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count as counter
+from itertools import pairwise
 from threading import Event
 
 import pytest
@@ -10,7 +11,7 @@ from psycopg.errors import DeadlockDetected
 
 from domain.contracts import Contract
 from infrastructure import metrics
-from projections.base import NotYet, Quarantine
+from projections.base import Answer, BatchProjection, NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import stock
 from projections.runner import Runner
@@ -279,6 +280,35 @@ def test_a_batch_that_is_slow_before_its_first_event_gets_through_in_few_steps_a
     assert metrics.INBOX_RETRIES.labels(name, "TooSlow")._value.get() == 2
     told = [vars(each) for each in caplog.records if each.getMessage() == "the batch takes too long"]
     assert [(each["records"], each["next"]) for each in told] == [(5, 2), (2, 1)]
+
+
+class SlowTogether(Tally, BatchProjection):
+    """More than ten events at once take longer than a batch may."""
+
+    def __init__(self, consumer_name: str, topic: str) -> None:
+        super().__init__(consumer_name, (topic,))
+        self.sizes: list[int] = []
+
+    def handle_batch(self, contracts: Sequence[Contract], tx: Connection) -> Mapping[str, Answer]:
+        self.sizes.append(len(contracts))
+        for contract in contracts:
+            Tally.handle(self, contract, tx)
+        if len(contracts) > 10:
+            tx.execute("SELECT pg_sleep(0.6)")
+        return {}
+
+
+def test_after_a_batch_that_is_handled_as_a_whole_and_took_too_long_the_next_is_smaller(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    topic = topics("orders")
+    Sender(kafka.bootstrap).contracts(topic, *(placed(f"ord_{n}") for n in range(100)))
+    slow = SlowTogether(name, topic)
+    with running([Runner(slow, inventory_dsn, settings(kafka.bootstrap, consume_batch_size=40), longest_batch=0.5)]):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 100, within=60)
+    too_many = [(size, after) for size, after in pairwise(slow.sizes) if size > 10]
+    assert too_many, "it was not put to the test"
+    assert all(after <= size // 2 for size, after in too_many)
 
 
 def test_a_second_consumer_that_comes_in_the_middle_of_a_handler_changes_nothing(
