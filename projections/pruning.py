@@ -130,8 +130,9 @@ def _drop_patiently(
         try:
             return _drop(connection, range_, consumer_name, limits, margin_ms)
         except (LockNotAvailable, DeadlockDetected):
-            if backoff.attempts >= ATTEMPTS or stop.is_set():
-                raise InboxBusy(ATTEMPTS) from None
+            attempts = backoff.attempts + 1
+            if attempts >= ATTEMPTS or stop.is_set():
+                raise InboxBusy(attempts) from None
             logger.info("consumers hold the inbox's lock", extra={"range": range_.digits})
             backoff.wait(stop)
 

@@ -1,12 +1,13 @@
 """Forget which events were applied, where they cannot come again."""
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaException
+from psycopg.errors import LockNotAvailable
 
 from counterfoil.output import complain, print_json, print_table
 from infrastructure.postgres import Connection, Timeouts, connect
@@ -51,7 +52,8 @@ def prune(
         if dry_run:
             verdicts = pruning.examine(connection, name, known)
         else:
-            make_ranges_ahead(connection)
+            with suppress(LockNotAvailable):  # others make them too, and nothing depends on it
+                make_ranges_ahead(connection)
             verdicts = pruning.prune(connection, name, known, stop)
     _show(verdicts, dry_run, as_json)
 

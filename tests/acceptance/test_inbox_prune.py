@@ -7,6 +7,8 @@ import pytest
 from psycopg import Connection
 
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
+from projections.inbox import claim
+from projections.inbox_ranges import AHEAD
 from projections.inventory.projection import PROJECTION
 from tests.acceptance.test_command_line import Run, in_environment
 from tests.support.group import commit, delete_records
@@ -64,6 +66,18 @@ def test_a_range_goes_when_topics_offsets_and_time_allow_it(counterfoil: Run, ka
     kept_by(counterfoil)
     assert known(house, NAME) == set(young)
     assert horizons(house) == {NAME: f"evt_{int(second[0][4:9], 16) + 1:05x}"}
+
+
+def test_a_batch_under_way_keeps_ranges_from_being_made_ahead_and_none_from_being_judged(
+    counterfoil: Run, inventory_dsn: str, house: Connection
+) -> None:
+    remember_from(house, "retired", 60)
+    last = f"processed_events_{(days_ago(house, 0) >> 28) + AHEAD:05x}"
+    house.execute(f"DROP TABLE {last}")
+    with connected(inventory_dsn) as consumer, consumer.transaction():
+        claim(consumer, NAME, [id_at(days_ago(house, 0))])
+        [[reason]] = kept_by(counterfoil)
+    assert reason == "retired has rows in it, and no projection of that name is known here"
 
 
 def test_without_an_answer_from_kafka_nothing_is_forgotten(inventory_dsn: str, house: Connection) -> None:
