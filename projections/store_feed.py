@@ -135,9 +135,10 @@ class StoreFeed:
     def keep_alive(self) -> None:
         """To be called often, whatever it is waiting for. Raises ShardsChanged when the row was replaced."""
         beat(self.loop)
-        if self._place is not None and monotonic() - self._beat_at > self._beat_every:
+        if monotonic() - self._beat_at > self._beat_every:
             self._beat_at = monotonic()
-            if not positions.beat(self._connection, self._place):
+            # Without a row too: a session that asks nothing is ended.
+            if self._place is None or not positions.beat(self._connection, self._place):
                 self._reload()
 
     def lag(self) -> tuple[int, float]:

@@ -37,13 +37,13 @@ def parcels(dsn: str) -> Iterator[Parcels]:
 
 @contextmanager
 def feed(
-    dsn: str, projection: ParcelCounts | None = None, batch_size: int = 500, shard: int = 0
+    dsn: str, projection: ParcelCounts | None = None, batch_size: int = 500, shard: int = 0, beat_every: float = 3.0
 ) -> Iterator[StoreFeed]:
     """By hand: it does nothing by itself."""
     projection = projection or ParcelCounts()
     with autocommit(dsn) as connection:
         positions.begin(connection, NAME, 1)
-        feed = StoreFeed(projection, OUTBOXES, shard, batch_size)
+        feed = StoreFeed(projection, OUTBOXES, shard, batch_size, beat_every=beat_every)
         feed.connect(connection)
         yield feed
 
@@ -231,3 +231,14 @@ def test_a_position_that_is_gone_is_an_alarm_and_no_new_beginning(dsn: str, parc
         assert it.step(NEVER).reason == GONE
     assert counted(dsn) == {"a": 1}
     assert faults(dsn) == ("it has never run on this store: start it",)
+
+
+def test_without_a_row_its_session_stays_in_use_and_finds_the_row_that_is_put_back(dsn: str, parcels: Parcels) -> None:
+    position = parcels.move("a")
+    with feed(dsn, beat_every=0.0) as it, autocommit(dsn) as connection:
+        run(it)
+        connection.execute("DELETE FROM projection_positions")
+        assert it.step(NEVER).reason == GONE
+        positions.replace(connection, NAME, 1, 1, position, None)
+        it.keep_alive()
+        assert it.position == position
