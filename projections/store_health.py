@@ -58,20 +58,20 @@ def store_health(name: str, dsn: str, projection: Projection) -> ProjectionHealt
         highest = int(_number(connection, HIGHEST_POSITION) or 0)
         lowest = min((shard.position for shard in shards), default=0)
         waiting = _number(connection, OLDEST_AFTER, lowest)
-        faults = [_fault(connection, shard, projection.version, waiting or 0.0) for shard in shards]
+        faults = [_fault(connection, shard, projection.version, highest, waiting or 0.0) for shard in shards]
     if not shards:
         faults.append("it has never run on this store: start it")
     told = tuple(dict.fromkeys(fault for fault in faults if fault))
     return ProjectionHealth(name, max(0, highest - lowest), waiting, 0, told)
 
 
-def _fault(connection: Connection, shard: _Shard, version: int, waiting: float) -> str | None:
+def _fault(connection: Connection, shard: _Shard, version: int, highest: int, waiting: float) -> str | None:
     who = f"shard {shard.shard} of {shard.shards}: " if shard.shards > 1 else ""
     if shard.version != version:
         return f"its rows are of version {shard.version}, this code is of version {version}: rebuild it"
     if shard.beat_age > LONGEST_SILENCE:
         return f"{who}no sign of life for {shard.beat_age:.0f} s: start it"
-    if shard.anchor is not None and shard.anchor != _fingerprint_at(connection, shard.position):
+    if _was_set_back(connection, shard, highest):
         return f"{who}the store was set back behind what was applied: rebuild it; see docs/operations.md"
     if shard.held_position is not None:
         event = f" (event {shard.held_event_id})" if shard.held_event_id else ""
@@ -79,6 +79,13 @@ def _fault(connection: Connection, shard: _Shard, version: int, waiting: float) 
     if waiting > LONGEST_SILENCE:
         return f"an event has waited for {waiting:.0f} s: see the projection's log"
     return None
+
+
+def _was_set_back(connection: Connection, shard: _Shard, highest: int) -> bool:
+    """As the runner finds it (store_feed.py)."""
+    if shard.anchor is None:
+        return shard.position > highest
+    return shard.anchor != _fingerprint_at(connection, shard.position)
 
 
 def _fingerprint_at(connection: Connection, position: int) -> bytes | None:

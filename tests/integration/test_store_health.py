@@ -62,3 +62,13 @@ def test_one_shard_that_is_behind_is_named(db: Connection, store_dsn: str) -> No
     db.execute("UPDATE projection_positions SET beat_at = beat_at - interval '61 s' WHERE shard = 1")
     (fault,) = health(store_dsn).faults
     assert fault.startswith("shard 1 of 2: no sign of life")
+
+
+def test_a_store_set_back_behind_a_position_without_a_fingerprint_is_a_fault_too(
+    db: Connection, store_dsn: str
+) -> None:
+    db.execute("UPDATE projection_positions SET anchor = NULL")
+    assert health(store_dsn).faults == ()
+    db.execute("UPDATE projection_positions SET position = position + 1")
+    (fault,) = health(store_dsn).faults
+    assert "set back" in fault
