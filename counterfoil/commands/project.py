@@ -1,6 +1,7 @@
 """Run a projection: events into its read model, from Kafka or from the event store, as its folder says."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -53,12 +54,8 @@ def run(
         runner.shards()  # a shard that is not there is said at once
     metrics.serve(settings.metrics_port)
     work = runner.run if runner is not None else Runner(loaded.projection, loaded.dsn(), settings).run
-    keeper = RangeKeeper(loaded.dsn(), loaded.projection.consumer_name)
-    ranges = Loop(keeper.name, keeper.run)
-    if loaded.feed is Feed.KAFKA:
-        ranges.start()
-    keep_running(loaded.projection.consumer_name, work, stop)
-    ranges.stop()
+    with _inbox_looked_after(loaded):
+        keep_running(loaded.projection.consumer_name, work, stop)
 
 
 @app.command()
@@ -77,6 +74,21 @@ def shards(
     migrate.check(loaded.dsn(), loaded.migrations)
     place = reshard(loaded.dsn(), loaded.projection, _outboxes(loaded), number)
     typer.echo(f"{module} has {number} shards, all at position {place.position}.", err=True)
+
+
+@contextmanager
+def _inbox_looked_after(loaded: LoadedProjection) -> Iterator[None]:
+    """What the store feeds has none."""
+    if loaded.feed is Feed.STORE:
+        yield
+        return
+    keeper = RangeKeeper(loaded.dsn(), loaded.projection.consumer_name)
+    ranges = Loop(keeper.name, keeper.run)
+    ranges.start()
+    try:
+        yield
+    finally:
+        ranges.stop()
 
 
 def _fed_by_the_store(loaded: LoadedProjection, settings: Settings, only: list[int]) -> StoreRunner:
