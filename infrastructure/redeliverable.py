@@ -15,9 +15,10 @@ from infrastructure.settings import Settings
 
 @dataclass(frozen=True)
 class Redeliverable:
-    """kept_ms: how long each topic keeps its records by its own configuration; None for ever, and missing where there
-    is no such topic. oldest: the first record of each partition that has one. unread: the first that the group
-    has not taken, where there is one; an older event may lie behind it, when a relay published it late."""
+    """kept_ms: how long each topic keeps its records by its own configuration; None for ever or where the cluster does
+    not tell, and missing where there is no such topic. oldest: the first record of each partition that has one.
+    unread: the first that the group has not taken, where there is one; an older event may lie behind it, when a
+    relay published it late."""
 
     kept_ms: dict[str, int | None]
     oldest: Sequence[Record]
@@ -56,6 +57,7 @@ def _kept_ms(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[
 
 
 def _retention(config: dict[str, ConfigEntry]) -> int | None:
-    """A topic that is only compacted keeps the last record of each key for ever."""
-    milliseconds = int(config["retention.ms"].value or -1)
-    return None if milliseconds < 0 or "delete" not in (config["cleanup.policy"].value or "") else milliseconds
+    """A topic that is only compacted keeps the last record of each key for ever. Not every cluster tells all of it."""
+    told = {name: config[name].value for name in ("retention.ms", "cleanup.policy") if name in config}
+    milliseconds = int(told.get("retention.ms") or -1)
+    return None if milliseconds < 0 or "delete" not in (told.get("cleanup.policy") or "") else milliseconds

@@ -46,7 +46,7 @@ def _of_topic(topic: str, found: Redeliverable, now_ms: int) -> Limit:
         return Limit(0, f"there is no topic {topic}: nobody can tell what it would bring")
     kept = found.kept_ms[topic]
     if kept is None:
-        return Limit(0, f"{topic} keeps its records for ever")
+        return Limit(0, f"{topic} keeps its records for ever, as far as Kafka tells")
     return Limit(now_ms - kept, f"{topic} keeps its records for {kept / _HOUR_MS:g} h")
 
 

@@ -79,7 +79,7 @@ def rollback(module: Module, patience: Patience = 60.0) -> None:
     stop = stop_on_signals()
     with _shown() as tell:
         swapped = rebuild.roll_back(_target(module), stop, patience, tell)
-    _say_swapped(module, swapped, swapped is None)
+    _say_swapped(module, swapped, swapped is None, "Back on the former tables", "returns to those of the rebuild")
 
 
 @app.command()
@@ -131,18 +131,20 @@ def _table(*row: object) -> dict[str, object]:
     return {name.replace(" ", "_"): value for name, value in zip(_COLUMNS, row, strict=True)}
 
 
-def _say_swapped(module: str, swapped: Swapped | None, stopped: bool) -> None:
+def _say_swapped(
+    module: str, swapped: Swapped | None, stopped: bool, done: str = "Swapped", again: str = "goes back"
+) -> None:
     if stopped:
         typer.echo("Interrupted. The same command goes on from here.", err=True)
         raise typer.Exit(INTERRUPTED)
     if swapped is None:
         return
-    back = f"`counterfoil rebuild rollback {module}` goes back"
+    back = f"`counterfoil rebuild rollback {module}` {again}"
     if not swapped.returnable:
         back = "There is no way back: the live runner had not caught up, or events were in quarantine or are refused"
     typer.echo(
-        f"Swapped; readers waited {swapped.held * 1000:.0f} ms. {back}; "
-        f"`counterfoil rebuild confirm {module}` drops the former tables.",
+        f"{done}; readers waited {swapped.held * 1000:.0f} ms. {back}; "
+        f"`counterfoil rebuild confirm {module}` drops the tables that are not in use.",
         err=True,
     )
 

@@ -61,7 +61,7 @@ def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> No
                 "unknown" if each.lag is None else each.lag,
                 _seconds(each.waiting_seconds),
                 each.quarantined,
-                "FAULT" if each.faults else "draining",
+                "FAULT" if each.faults else "running",
             )
             for each in projections
         ],

@@ -63,7 +63,8 @@ class TablesDiffer(CounterfoilError):
         told = "; ".join(self.differences)
         return (
             f"The tables built for {self.projection!r} differ from the live ones: {told}. Nothing was swapped. "
-            "Run it again with --accept-differences to swap all the same, or `counterfoil rebuild abandon` it."
+            "Some may be as they should (docs/rebuild.md, Compare). Run it again with --accept-differences to swap all "
+            "the same, or drop what was built with `counterfoil rebuild abandon MODULE`."
         )
 
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from counterfoil.embedded import EmbeddedBroker
 from infrastructure.consumer_lag import GroupLag, first_records, group_lag
+from infrastructure.redeliverable import redeliverable
 from infrastructure.settings import Settings
 from tests.support.group import NO_COORDINATOR_YET, delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic
@@ -121,6 +122,13 @@ def test_a_partition_that_answers_with_an_error_is_not_taken_for_empty(orders: G
     consumer = Consumer({"bootstrap.servers": orders.bootstrap, "group.id": orders.name} | refusing)
     with closing(consumer), pytest.raises(KafkaException, match="_AUTO_OFFSET_RESET"):
         first_records(consumer, [TopicPartition(orders.topic, 0, 99)], timeout=20.0)
+
+
+def test_where_the_cluster_does_not_tell_how_long_a_topic_keeps_records_that_counts_as_for_ever() -> None:
+    with EmbeddedBroker() as broker:  # it tells of no such setting
+        create_topic(broker.bootstrap, "orders")
+        found = redeliverable(Settings(kafka_bootstrap_servers=broker.bootstrap), "nobody", ["orders"])
+        assert (found.kept_ms, found.oldest, found.unread) == ({"orders": None}, [], [])
 
 
 def test_the_embedded_broker_answers_too() -> None:
