@@ -15,7 +15,7 @@ from projections.rebuilding.session import Session, session
 from projections.rebuilding.target import Target
 from tests.benchmarks.append import LibraryOrders, library_env, library_order
 from tests.benchmarks.harness import Comparison, Contender
-from tests.benchmarks.library_summary import library_events_per_second
+from tests.benchmarks.summary_by_library import library_events_per_second
 
 MANY = int(os.environ.get("COUNTERFOIL_BENCH_EVENTS", "1_000_000"))
 EVENTS = min(100_000, MANY)

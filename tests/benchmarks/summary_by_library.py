@@ -12,16 +12,16 @@ from psycopg.sql import SQL, Identifier
 
 from tests.benchmarks.append import LibraryOrder, LibraryOrders, library_env
 
-TABLES = ("library_summaries", "library_totals")
+TABLES = ("summaries_by_library", "totals_by_library")
 CREATE = (
-    """CREATE TABLE IF NOT EXISTS {0}.library_summaries (order_id text PRIMARY KEY, customer_id text, currency text,
+    """CREATE TABLE IF NOT EXISTS {0}.summaries_by_library (order_id text PRIMARY KEY, customer_id text, currency text,
        total_minor bigint, placed_at timestamptz)""",
-    """CREATE TABLE IF NOT EXISTS {0}.library_totals (customer_id text, currency text, placed bigint,
+    """CREATE TABLE IF NOT EXISTS {0}.totals_by_library (customer_id text, currency text, placed bigint,
        placed_minor numeric(38, 0), PRIMARY KEY (customer_id, currency))""",
 )
-SUMMARY = "INSERT INTO {0}.library_summaries VALUES (%s, %s, %s, %s, %s)"
+SUMMARY = "INSERT INTO {0}.summaries_by_library VALUES (%s, %s, %s, %s, %s)"
 TOTAL = """
-    INSERT INTO {0}.library_totals AS known VALUES (%s, %s, 1, %s)
+    INSERT INTO {0}.totals_by_library AS known VALUES (%s, %s, 1, %s)
     ON CONFLICT (customer_id, currency)
     DO UPDATE SET placed = known.placed + 1, placed_minor = known.placed_minor + excluded.placed_minor
 """
