@@ -142,12 +142,14 @@ def test_an_emptied_topic_has_no_messages_and_no_group_has_a_place_in_it(
 @pytest.mark.kafka
 def test_a_killed_kafka_keeps_its_log_and_its_address(own_kafka: RealKafka) -> None:
     create_topic(own_kafka.bootstrap, "orders")
-    address = own_kafka.bootstrap
-    _produce(address, "orders", b"kept")
+    address, kept = own_kafka.bootstrap, b"kept " * 1_000
+    _produce(address, "orders", kept)
+    assert own_kafka.folder is not None
+    assert list(own_kafka.folder.glob("liblz4-java-*"))  # what Java unpacks goes with the rest, also when killed
     own_kafka.kill()
     own_kafka.start()
     assert own_kafka.bootstrap == address
-    assert _consume_one(address, "orders", group="g") == b"kept"
+    assert _consume_one(address, "orders", group="g") == kept
 
 
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", pytest.ExitCode.USAGE_ERROR)])
@@ -162,7 +164,7 @@ def test_without_a_real_kafka_tests_are_missed_loudly_and_in_ci_nothing_runs(
 
 
 def _produce(bootstrap: str, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "compression.type": "lz4"})
     producer.produce(topic, value, partition=0)
     assert producer.flush(20.0) == 0
 

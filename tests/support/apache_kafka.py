@@ -21,6 +21,8 @@ from tests.support.kafka_programs import KafkaPrograms
 _NAME = "Apache Kafka"
 _HOST = "127.0.0.1"
 _JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LEAVES_NOTHING = "-XX:-UsePerfData"
+"""Else Java keeps a file for each of its processes in the system's temporary folder."""
 _LOG_OPTIONS = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 # broker.session.timeout.ms: after a kill -9 the node waits so long before it takes itself back.
 _PROPERTIES = """
@@ -79,6 +81,11 @@ class RealKafka:
         return f"{_HOST}:{self._port}"
 
     @property
+    def folder(self) -> Path | None:
+        """All that it writes, wherever: deleted with `close()`."""
+        return self._folder
+
+    @property
     def pid(self) -> int | None:
         """Process id of the broker, our direct child."""
         return self._server.pid if self._server else None
@@ -88,7 +95,7 @@ class RealKafka:
         deadline = time.monotonic() + within
         folder = self._folder or self._format()
         self._server = Child(
-            self._java("kafka.Kafka", str(folder / "server.properties")),
+            self._java(folder, "kafka.Kafka", str(folder / "server.properties")),
             log=folder / "server.log",
             cwd=folder,
             remove=folder,
@@ -123,9 +130,11 @@ class RealKafka:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _java(self, main_class: str, *arguments: str) -> list[str]:
-        classpath = ("-cp", f"{self._programs.jars}/*")
-        return [self._programs.java, *_JAVA_OPTIONS, *_LOG_OPTIONS, *classpath, main_class, *arguments]
+    def _java(self, folder: Path, main_class: str, *arguments: str) -> list[str]:
+        # It unpacks libraries there, and does not remove them when it is killed.
+        temporary = f"-Djava.io.tmpdir={folder}"
+        options = (*_JAVA_OPTIONS, *_LOG_OPTIONS, _LEAVES_NOTHING, temporary, "-cp", f"{self._programs.jars}/*")
+        return [self._programs.java, *options, main_class, *arguments]
 
     def _format(self) -> Path:
         self._folder = folder = Path(tempfile.mkdtemp(prefix="counterfoil-kafka-"))
@@ -135,7 +144,7 @@ class RealKafka:
         )
         cluster_id = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
         formatting = Child(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)),
+            self._java(folder, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)),
             log=folder / "format.log",
             remove=folder,
         )
