@@ -74,10 +74,12 @@ class Contract(ContractPart):
         return tuple(name for name, value in said.items() if not value)
 
     @classmethod
+    @cache  # it is asked for with each event
     def contract_type(cls) -> str:
         return str(_only_value(cls, "event_type"))
 
     @classmethod
+    @cache
     def contract_version(cls) -> int:
         return int(_only_value(cls, "schema_version"))
 
@@ -91,8 +93,6 @@ class Contract(ContractPart):
         return self.__pydantic_serializer__.to_json(self, exclude_none=True)
 
 
-@cache
 def _only_value(contract: type[Contract], field: str) -> Any:
-    """Kept, because it is asked for each event."""
     (value,) = get_args(contract.model_fields[field].annotation)
     return value

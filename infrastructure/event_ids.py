@@ -3,17 +3,16 @@
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
 from uuid import UUID
 
-from eventsourcing.persistence import StoredEvent
+from domain.base import Stored
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LARGEST_MILLISECOND = 2**48 - 1
-_VERSION_AND_VARIANT = 0x8 << 76 | 0x2 << 62
-_THE_REST = ~(0xF << 76 | 0x3 << 62)
 
 
-def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract_type: str) -> str:
+def event_id(namespace: UUID, stored: Stored, timestamp: datetime, contract_type: str) -> str:
     """`evt_` and the 32 hexadecimal digits of a UUID of version 8 (RFC 9562, section 5.8).
 
     namespace: of the store. stored: the event as it is stored. timestamp: the domain event's own.
@@ -23,29 +22,33 @@ def event_id(namespace: UUID, stored: StoredEvent, timestamp: datetime, contract
     another fact gets another id, even one stored under the same id and version after the store was set
     back to an older backup, because the stored bytes are part of it.
     """
-    digest = sha256(
+    originator, state = str(stored.originator_id).encode(), stored.state
+    digits = sha256(
         b"".join(
             (
-                _SIXTEEN + namespace.int.to_bytes(16, "big"),
-                _part(str(stored.originator_id).encode()),
-                _EIGHT + stored.originator_version.to_bytes(8, "big"),
-                _name(contract_type),
-                _name(stored.topic),
-                _part(stored.state),
+                _start(namespace.int),
+                _length(len(originator)),
+                originator,
+                _EIGHT,
+                _length(stored.originator_version),
+                _names(contract_type, stored.topic),
+                _length(len(state)),
+                state,
             )
         )
-    ).digest()
-    return f"evt_{_uuid_of_version_8(_milliseconds(timestamp), digest):032x}"
+    ).hexdigest()
+    # A UUID of version 8: 48 bits of time, 4 of version, 12 of the digest, 2 of variant, 62 of the digest.
+    return f"evt_{_milliseconds(timestamp):012x}8{digits[1:4]}{_VARIANT[digits[4]]}{digits[5:20]}"
 
 
-def fingerprint(stored: StoredEvent) -> bytes:
+def fingerprint(stored: Stored) -> bytes:
     """32 bytes that tell this stored event from any other, whatever position it has."""
     return sha256(
         b"".join(
             (
                 _part(str(stored.originator_id).encode()),
-                _EIGHT + stored.originator_version.to_bytes(8, "big"),
-                _name(stored.topic),
+                _EIGHT + _length(stored.originator_version),
+                _part(stored.topic.encode()),
                 _part(stored.state),
             )
         )
@@ -54,16 +57,25 @@ def fingerprint(stored: StoredEvent) -> bytes:
 
 def _part(part: bytes) -> bytes:
     """With its length before it, so that no two lists of parts make the same bytes."""
-    return len(part).to_bytes(8, "big") + part
+    return _length(len(part)) + part
 
 
-_EIGHT, _SIXTEEN = (8).to_bytes(8, "big"), (16).to_bytes(8, "big")
+_length = Struct(">Q").pack
+"""A whole number in 8 bytes."""
+_EIGHT = _length(8)
+_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+"""A hexadecimal digit whose upper two bits say: as RFC 9562 has it; by the digit whose lower two bits it keeps."""
+
+
+@lru_cache(maxsize=100)
+def _start(namespace: int) -> bytes:
+    return _part(namespace.to_bytes(16, "big"))
 
 
 @lru_cache(maxsize=1_000)
-def _name(text: str) -> bytes:
-    """Of names, of which there are few: they are kept."""
-    return _part(text.encode())
+def _names(contract_type: str, topic: str) -> bytes:
+    """Of names there are few: they are kept."""
+    return _part(contract_type.encode()) + _part(topic.encode())
 
 
 def _milliseconds(timestamp: datetime) -> int:
@@ -71,8 +83,3 @@ def _milliseconds(timestamp: datetime) -> int:
     since = timestamp - _EPOCH
     milliseconds = since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
     return max(0, min(_LARGEST_MILLISECOND, milliseconds))
-
-
-def _uuid_of_version_8(milliseconds: int, digest: bytes) -> int:
-    """48 bits of time, 4 of version, 12 of the digest, 2 of variant, 62 of the digest."""
-    return (milliseconds << 80 | int.from_bytes(digest[:10], "big")) & _THE_REST | _VERSION_AND_VARIANT

@@ -12,10 +12,8 @@ from infrastructure.outgoing_quarantine import Parked
 from infrastructure.parking import Parking
 from infrastructure.shards import shard_of
 
-_LOOK_AROUND_EVERY = 100
-"""Events between two calls of `turn` while a batch is mapped."""
-_LOOK_AHEAD = 50
-"""Events that are mapped together, which takes less time than one by one."""
+_TOGETHER = 50
+"""Events that are mapped together, which takes less time than one by one; `turn` is called in between."""
 _LARGEST_PAGE = 10_000
 """Events. The more shards, the fewer of a page are a shard's own, and the larger its pages."""
 _SMALL_PAGE = 20
@@ -99,20 +97,18 @@ class Preparer:
         messages: list[OutgoingMessage] = []
         parked: list[Parked] = []
         own = published = size = 0
-        for index, event in enumerate(page.events):
-            if index % _LOOK_AROUND_EVERY == 0:
-                self._turn()
-            if index % _LOOK_AHEAD == 0:
-                self._parking.look_ahead(list(filter(self._is_own, page.events[index : index + _LOOK_AHEAD])))
-            if not self._is_own(event):
-                continue
-            made, aside = self._parking.route(event)
-            messages += made
-            if aside:
-                parked.append(aside)
-            own += 1
-            published += bool(made)
-            size += sum(len(message.value) for message in made)
-            if own == self._size or published == most or size >= self._max_bytes:
-                return Batch(page.events[: index + 1], messages, parked, full=cut or index + 1 < len(page.events))
+        for start in range(0, len(page.events), _TOGETHER):
+            self._turn()
+            piece = page.events[start : start + _TOGETHER]
+            mine = [index for index, event in enumerate(piece, start) if self._is_own(event)]
+            for index, (made, aside) in zip(mine, self._parking.route_all([page.events[i] for i in mine]), strict=True):
+                own += 1
+                if made:
+                    messages += made
+                    published += 1
+                    size += sum([len(message.value) for message in made])
+                if aside:
+                    parked.append(aside)
+                if own == self._size or published == most or size >= self._max_bytes:
+                    return Batch(page.events[: index + 1], messages, parked, full=cut or index + 1 < len(page.events))
         return Batch(page.events, messages, parked, own > 0, cut)

@@ -84,21 +84,18 @@ def test_an_event_that_is_mapped_again_is_the_same_message() -> None:
     assert MessageMapper(OUTBOX, NAMESPACE).messages(moved(1)) == MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))
 
 
-def test_looking_ahead_changes_no_message_and_no_refusal() -> None:
-    """Event 3 cannot be mapped, and the second one at position 2 is another event than the one looked at."""
-    ahead, alone = MessageMapper(OUTBOX, NAMESPACE), MessageMapper(OUTBOX, NAMESPACE)
+def test_mapped_together_each_is_what_it_is_alone() -> None:
+    """Event 3 cannot be mapped; nobody but itself is the worse for it."""
     broken = replace_state(moved(3), b"{}")
-    events = [moved(1), moved(2), broken, moved(4)]
+    mapper = MessageMapper(OUTBOX, NAMESPACE)
 
-    ahead.look_ahead(events)
+    first, second, third, fourth = mapper.messages_of_all([moved(1), moved(2), broken, moved(4)])
 
-    assert ahead.messages(events[0]) == alone.messages(moved(1))
-    other = replace_state(moved(2), moved(2).state.replace(b'"note":"', b'"note":"other '))
-    assert ahead.messages(other) == alone.messages(other) != alone.messages(moved(2))
-    with pytest.raises(Unmappable) as unmappable:
-        ahead.messages(broken)
-    assert unmappable.value.position == 3
-    assert ahead.messages(events[3]) == alone.messages(moved(4))
+    assert [first, second, fourth] == [mapper.messages(moved(position)) for position in (1, 2, 4)]
+    with pytest.raises(Unmappable) as alone:
+        mapper.messages(broken)
+    assert isinstance(third, Unmappable)
+    assert (third.position, third.problem) == (3, alone.value.problem)
 
 
 def replace_state(event: RecordedEvent, state: bytes) -> RecordedEvent:
