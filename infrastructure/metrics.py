@@ -4,6 +4,9 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 LOOP_BEAT = Gauge("counterfoil_loop_beat_timestamp_seconds", "Last turn of a loop, Unix time", ["loop"])
 LOOP_RESTARTS = Counter("counterfoil_loop_restarts_total", "Restarts of a loop after an error", ["loop", "error"])
+WAITING_FOR_DATABASE = Gauge(
+    "counterfoil_waiting_for_database", "1 while a process that was started waits for its database", ["loop"]
+)
 
 RELAY_POSITION = Gauge("counterfoil_relay_position", "Position up to which all is published", ["relay", "shard"])
 RELAY_LAG = Gauge("counterfoil_relay_lag_events", "Stored positions above the checkpoint", ["relay", "shard"])

@@ -9,6 +9,7 @@ import typer
 from counterfoil.groups import RunUnlessTold
 from counterfoil.output import print_json, print_table
 from infrastructure import metrics, migrate
+from infrastructure.first_connection import wait_for_database
 from infrastructure.postgres import Connection, connect
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running, stop_on_signals
@@ -29,13 +30,16 @@ Module = Annotated[str, typer.Argument(help="Module of the projection, such as p
 
 @app.command()
 def run(module: Module) -> None:
-    """Call providers until SIGTERM or Ctrl-C. Several may run: they share the work. `run` may be left out."""
+    """Call providers until SIGTERM or Ctrl-C. Several may run: they share the work.
+
+    Started while its database is away, it waits. `run` may be left out.
+    """
     stop = stop_on_signals()
     settings, loaded = Settings.load(), load_projection(module)
     worker = Worker(loaded.projection.consumer_name, loaded.dsn(), load_providers(module, loaded.dsn()))
-    migrate.check(loaded.dsn(), loaded.migrations)
     metrics.serve(settings.metrics_port)
-    keep_running(worker.name, worker.run, stop)
+    if wait_for_database(loaded.dsn(), worker.name, lambda: migrate.check(loaded.dsn(), loaded.migrations), stop):
+        keep_running(worker.name, worker.run, stop)
 
 
 @app.command("list")

@@ -10,6 +10,7 @@ from counterfoil.groups import RunUnlessTold
 from counterfoil.output import complain
 from domain.loading import load_business
 from infrastructure import metrics, migrate
+from infrastructure.first_connection import wait_for_database
 from infrastructure.outbox import Outbox, load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import connect
@@ -41,21 +42,20 @@ def run(
 ) -> None:
     """Apply events to a projection until SIGTERM or Ctrl-C. Several may run: they share the work.
 
-    `run` may be left out.
+    Started while PostgreSQL or Kafka is away, it waits. `run` may be left out.
     """
     stop = stop_on_signals()
     settings = Settings.load()
     loaded = load_projection(module)
     if loaded.feed is Feed.KAFKA and shard:
         raise typer.BadParameter(f"{module} is fed by Kafka, which shares out the work itself", param_hint="--shard")
-    runner = _fed_by_the_store(loaded, settings, shard or []) if loaded.feed is Feed.STORE else None
-    migrate.check(loaded.dsn(), loaded.migrations)
-    if runner is not None:
-        runner.shards()  # a shard that is not there is said at once
+    runner = _runner(loaded, settings, shard or [])
+    name = loaded.projection.consumer_name
     metrics.serve(settings.metrics_port)
-    work = runner.run if runner is not None else Runner(loaded.projection, loaded.dsn(), settings).run
+    if not wait_for_database(loaded.dsn(), name, lambda: _check(loaded, runner), stop):
+        return
     with _inbox_looked_after(loaded):
-        keep_running(loaded.projection.consumer_name, work, stop)
+        keep_running(name, runner.run, stop)
 
 
 @app.command()
@@ -91,10 +91,20 @@ def _inbox_looked_after(loaded: LoadedProjection) -> Iterator[None]:
         ranges.stop()
 
 
-def _fed_by_the_store(loaded: LoadedProjection, settings: Settings, only: list[int]) -> StoreRunner:
+def _runner(loaded: LoadedProjection, settings: Settings, only: list[int]) -> Runner | StoreRunner:
+    if loaded.feed is Feed.STORE:
+        return StoreRunner(loaded.projection, _outboxes(loaded), loaded.dsn(), settings, only)
+    return Runner(loaded.projection, loaded.dsn(), settings)
+
+
+def _check(loaded: LoadedProjection, runner: Runner | StoreRunner) -> None:
+    if isinstance(runner, Runner):
+        migrate.check(loaded.dsn(), loaded.migrations)
+        return
     with closing(connect(loaded.dsn(), application_name="counterfoil project")) as store:
         require_direct(store, "a projection that is fed by the store, which keeps a lock in its session,")
-    return StoreRunner(loaded.projection, _outboxes(loaded), loaded.dsn(), settings, only)
+    migrate.check(loaded.dsn(), loaded.migrations)
+    runner.shards()  # a shard that is not there is said at once
 
 
 def _outboxes(loaded: LoadedProjection) -> list[Outbox]:

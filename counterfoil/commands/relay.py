@@ -11,6 +11,7 @@ from counterfoil.commands.relay_why import why
 from counterfoil.groups import RunUnlessTold
 from domain.loading import load_business
 from infrastructure import metrics, migrate
+from infrastructure.first_connection import wait_for_database
 from infrastructure.outbox import load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import connect
@@ -32,20 +33,25 @@ def run(
 ) -> None:
     """Publish stored events to Kafka until SIGTERM or Ctrl-C. Several may run: they share the relay's shards.
 
-    Who finds no shard stands by. `run` may be left out.
+    Who finds no shard stands by. Started while PostgreSQL or Kafka is away, it waits. `run` may be left out.
     """
     stop = stop_on_signals()
     settings = Settings.load()
     load_business()  # a relay meets the events of all who share the store
     outbox = load_outbox(module)
     dsn = settings.required_store_dsn()
-    with closing(connect(dsn, application_name="counterfoil relay")) as store:
-        require_direct(store, "a relay, which listens for hints,")
-    migrate.check(dsn, migrate.STORE_MIGRATIONS)
     metrics.serve(settings.metrics_port)
+    if not wait_for_database(dsn, outbox.name, lambda: _check(dsn), stop):
+        return
     # Its many objects live as long as a batch and form no cycles; looking for cycles took a quarter of the time.
     gc.set_threshold(100_000)
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
+
+
+def _check(dsn: str) -> None:
+    with closing(connect(dsn, application_name="counterfoil relay")) as store:
+        require_direct(store, "a relay, which listens for hints,")
+    migrate.check(dsn, migrate.STORE_MIGRATIONS)
 
 
 app.command()(pause)
