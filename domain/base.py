@@ -7,7 +7,8 @@ import path, so that a class can be moved or renamed without touching what is st
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+from uuid import UUID
 
 from eventsourcing.domain import BaseAggregate, CanInitAggregate, CanMutateAggregate
 from eventsourcing.utils import TopicError, register_topic
@@ -23,6 +24,7 @@ __all__ = [
     "DomainError",
     "DomainEvent",
     "EventPart",
+    "Stored",
     "aggregate_topics",
     "event_classes",
     "stored_topics",
@@ -105,6 +107,19 @@ class Aggregate(BaseAggregate[str]):
             if "TOPIC" not in _declared_in_place(event_class):
                 event_class.TOPIC = f"{topic}.{_short_name(event_class)}"
             _register(event_class.TOPIC, event_class, _events)
+
+
+class Stored(Protocol):
+    """An event as it is stored, whether it comes with its position or without."""
+
+    @property
+    def originator_id(self) -> UUID | str: ...
+    @property
+    def originator_version(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def state(self) -> bytes: ...
 
 
 _aggregates: dict[str, type[Aggregate]] = {}

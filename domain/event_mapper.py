@@ -12,8 +12,9 @@ from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from domain.base import Aggregate, aggregate_topics, stored_topics
+from domain.base import Aggregate, Stored, aggregate_topics, stored_topics
 from domain.errors import CounterfoilError, problems_of
+from domain.state_reader import state_reader
 
 _IDENTITY = {"originator_id", "originator_version"}
 
@@ -85,23 +86,17 @@ class EventMapper(Mapper[str]):
             state=state,
         )
 
-    def to_domain_event(self, stored_event: StoredEvent) -> Aggregate.Event:
+    def to_domain_event(self, stored_event: Stored) -> Aggregate.Event:
         shape = self._shapes.get(self._classes.get(stored_event.topic)) or self._shape_of(stored_event)
-        state = stored_event.state
-        event = shape.read(stored_event, state[shape.skipped :]) if state.startswith(shape.start) else None
+        event = shape.read_at_once(stored_event)
         if event is None:
-            event = shape.read_converted(stored_event)
-        if (
-            event.originator_version != stored_event.originator_version
-            or event.originator_id != stored_event.originator_id
-        ):
-            raise _unreadable(stored_event, shape.version, "the state names another event")
+            event = shape.read_step_by_step(stored_event)
         if shape.creates and event.originator_topic not in self._aggregates:  # type: ignore[attr-defined]
             # The library would import it.
             raise _unreadable(stored_event, shape.version, "originator_topic: no aggregate has this topic")
         return event
 
-    def _shape_of(self, stored_event: StoredEvent) -> "_Shape":
+    def _shape_of(self, stored_event: Stored) -> "_Shape":
         event_class = self._classes.get(stored_event.topic)
         if event_class is None:
             raise UnknownTopic(stored_event.topic, str(stored_event.originator_id), stored_event.originator_version)
@@ -109,44 +104,43 @@ class EventMapper(Mapper[str]):
 
 
 class _Shape:
-    """How the events of one class are read: worked out once, because it is needed for every row.
-
-    start: how a state of the class's version begins, of which `skipped` bytes are not fields.
-    """
+    """How the events of one class are read: worked out once, because it is needed for every row."""
 
     def __init__(self, event_class: type[Aggregate.Event]) -> None:
         self.version = event_class.class_version
         self.creates = issubclass(event_class, Aggregate.Created)
-        self.start = b"{" if self.version == 1 else b'{"class_version":%d,' % self.version
-        self.skipped = len(self.start)
         self._class = event_class
-        # The validator itself: model_validate_json spends as much again on looking at its options.
-        self._validate = event_class.__pydantic_validator__.validate_json
+        self._start = b"" if self.version == 1 else b'{"class_version":%d,' % self.version
+        self._read = state_reader(event_class)
 
-    def read(self, stored_event: StoredEvent, fields: bytes) -> Aggregate.Event | None:
-        """fields: the state's JSON after its opening brace. None when they are not the class's."""
+    def read_at_once(self, stored_event: Stored) -> Aggregate.Event | None:
+        """None when the state is not plainly one of the class's own version."""
+        state = stored_event.state
+        if self._start:
+            if not state.startswith(self._start):
+                return None
+            state = b"{" + state[len(self._start) :]
         try:
-            return self._of(stored_event, fields)
+            return self._read(stored_event, state)
         except ValidationError:
             return None
 
-    def read_converted(self, stored_event: StoredEvent) -> Aggregate.Event:
-        """Through every upcast between its version and today's. Raises UnreadableEvent."""
-        fields = to_json(self._converted(stored_event))[1:]
+    def read_step_by_step(self, stored_event: Stored) -> Aggregate.Event:
+        """Through every upcast between its version and today's. Raises UnreadableEvent, which says what is wrong."""
+        identity = {
+            "originator_id": str(stored_event.originator_id),
+            "originator_version": stored_event.originator_version,
+        }
+        fields = identity | self._converted(stored_event)
         try:
-            return self._of(stored_event, fields)
+            event: Aggregate.Event = self._class.__pydantic_validator__.validate_json(to_json(fields))
         except ValidationError as error:
             raise _unreadable(stored_event, self.version, problems_of(error)) from None
-
-    def _of(self, stored_event: StoredEvent, fields: bytes) -> Aggregate.Event:
-        """Identity and state are one JSON object, spliced: parsing twice would cost as much again."""
-        event: Aggregate.Event = self._validate(
-            b'{"originator_id":%s,"originator_version":%d,%s'
-            % (to_json(stored_event.originator_id), stored_event.originator_version, fields)
-        )
+        if any(getattr(event, name) != value for name, value in identity.items()):
+            raise _unreadable(stored_event, self.version, "the state names another event")
         return event
 
-    def _converted(self, stored_event: StoredEvent) -> dict[str, Any]:
+    def _converted(self, stored_event: Stored) -> dict[str, Any]:
         try:
             fields = from_json(stored_event.state)
         except ValueError:
@@ -163,9 +157,7 @@ class _Shape:
         return fields
 
 
-def _upcast(
-    event_class: type[Aggregate.Event], version: int, fields: dict[str, Any], stored_event: StoredEvent
-) -> None:
+def _upcast(event_class: type[Aggregate.Event], version: int, fields: dict[str, Any], stored_event: Stored) -> None:
     step = getattr(event_class, f"upcast_v{version}_v{version + 1}", None)
     if step is None:
         raise _unreadable(stored_event, version, f"there is no upcast_v{version}_v{version + 1}")
@@ -178,7 +170,7 @@ def _upcast(
         raise _unreadable(stored_event, version, problem) from error
 
 
-def _unreadable(stored_event: StoredEvent, version: int, problem: str) -> UnreadableEvent:
+def _unreadable(stored_event: Stored, version: int, problem: str) -> UnreadableEvent:
     return UnreadableEvent(
         stored_event.topic,
         str(stored_event.originator_id),

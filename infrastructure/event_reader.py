@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 from uuid import UUID
-
-from eventsourcing.persistence import StoredEvent
 
 from domain.errors import CounterfoilError
 from infrastructure import metrics
@@ -25,21 +23,17 @@ class NotAPrimary(CounterfoilError):
         return "The event store is read from the primary only, and this server is a standby."
 
 
-@dataclass(frozen=True, init=False)
-class RecordedEvent(StoredEvent):
-    """A stored event with its place. position: 64-bit, ascending, with holes."""
+class RecordedEvent(NamedTuple):
+    """A stored event with its place. position: 64-bit, ascending, with holes.
+
+    A row as it was fetched. An object with a dictionary of its own took three times as long to make, for every event.
+    """
 
     originator_id: str
+    originator_version: int
+    topic: str
+    state: bytes
     position: int
-
-    def __init__(self, originator_id: str, originator_version: int, topic: str, state: bytes, position: int) -> None:
-        """Made for every row that is read: a frozen dataclass would take twice as long to fill itself."""
-        fields = self.__dict__
-        fields["originator_id"] = originator_id
-        fields["originator_version"] = originator_version
-        fields["topic"] = topic
-        fields["state"] = state
-        fields["position"] = position
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,7 @@ class EventReader:
         else:
             bounds = {"after": after, "limit": limit + 1, "bytes": max_bytes}
             found = self._connection.execute(READ_EVENTS_WITHIN, bounds, prepare=True, binary=True)
-        events = [RecordedEvent(*row) for row in found.fetchall()]
+        events = list(map(RecordedEvent._make, found.fetchall()))
         if events and events[0].position == after:
             return events[0], events[1:]
         return None, events[:limit]
