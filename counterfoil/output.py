@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
@@ -19,7 +20,12 @@ def complain(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document, for programs; times as RFC 3339 text."""
-    print(json.dumps(value, indent=2, default=str))  # noqa: T201
+    print(json.dumps(value, indent=2, default=_text))  # noqa: T201
+
+
+def rfc3339(time: datetime) -> str:
+    """In UTC, such as 2026-01-31T12:00:00Z."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -28,7 +34,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("" if cell is None else _text(cell)) for cell in row))
     console = out if out.is_terminal else Console(width=_ANY_WIDTH)
     console.print(table, soft_wrap=False)
 
@@ -48,4 +54,8 @@ def print_fields(fields: Mapping[str, object]) -> None:
 def _readable(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else str(value)
+    return "" if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    return rfc3339(value) if isinstance(value, datetime) else str(value)

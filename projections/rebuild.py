@@ -1,17 +1,20 @@
 """Makes a projection's tables anew from all events, beside the live ones, and lets the two change places."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 
 from projections.rebuilding import state
-from projections.rebuilding.compare import Compared
+from projections.rebuilding.compared import Compared
 from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, TablesDiffer
-from projections.rebuilding.session import Session, Tell, session
+from projections.rebuilding.session import Holding, Session, Tell, holding, session
 from projections.rebuilding.state import Rebuild, State
 from projections.rebuilding.swap import Swapped
 from projections.rebuilding.target import Target
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,16 @@ class Options:
     """workers: None for as many as it was begun with, at first one. swap: False to end after the comparison.
 
     patience: seconds to wait for the live runner to come as far as the rebuild, and then for the swap's locks.
+    from_topics: to read the projection's topics instead of the store. accept_missing: also when those do not begin
+    with their first record any more.
     """
 
     workers: int | None = None
     swap: bool = True
     accept_differences: bool = False
     patience: float = 60.0
+    from_topics: bool = False
+    accept_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,13 @@ def rebuild(target: Target, stop: Event, options: Options = _USUAL, tell: Tell =
 
     Guarantees: the live tables change only in the swap, which readers see as one moment. Nothing is published, no
     effect is sent, no live position moves before the swap. Killed at any moment, it can be run again.
-    Raises RebuildRefused, RebuildStopped, TablesDiffer, SwapBusy and the others of rebuilding.errors, psycopg.Error.
+    Raises RebuildRefused, RebuildStopped, TablesDiffer, SwapBusy and the others of rebuilding.errors, psycopg.Error;
+    from topics TopicsUnreadable and RecordsGone.
     """
-    with session(target) as work:
+    with session(target, options.from_topics) as work:
         found = state.read(work.connection, target.name)
         if found is None:
+            _tell_of_what_is_gone(work, options.accept_missing)
             work.begin(options.workers or 1)
         else:
             _refuse_another(work, found, options)
@@ -66,8 +75,7 @@ def rebuild(target: Target, stop: Event, options: Options = _USUAL, tell: Tell =
         differences = work.compare(stop, options.patience, tell)
         if not options.swap:
             return _compared(work, differences, options)
-        accepted = None if options.accept_differences else differences
-        swapped = work.swap(accepted, stop, options.patience, tell)
+        swapped = work.swap(differences, stop, options.patience, tell, options.accept_differences)
         return Outcome(differences.tables, swapped, stopped=swapped is None)
 
 
@@ -89,7 +97,7 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
             return None
         try:
             # Of the rows nothing is compared; but what is refused would be lost.
-            return work.swap(Differences(target, work.live, (), ()), stop, patience, tell)
+            return work.swap(Differences(target, work.live), stop, patience, tell)
         except TablesDiffer as differ:
             reason = f"the former tables would not hold the same events: {'; '.join(differ.differences)}"
             raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead") from None
@@ -97,14 +105,14 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
 
 def confirm(target: Target) -> None:
     """Drops the tables that were live before the swap. Raises RebuildRefused."""
-    with session(target) as work:
+    with holding(target) as work:
         _swapped(work)
         work.drop()
 
 
 def abandon(target: Target) -> None:
     """Drops what an unfinished rebuild has made. Raises RebuildRefused."""
-    with session(target) as work:
+    with holding(target) as work:
         if work.rebuild.state is not State.FILLING:
             raise RebuildRefused(target.name, "it is swapped: confirm it or roll it back")
         work.drop()
@@ -118,11 +126,24 @@ def _refuse_another(work: Session, found: Rebuild, options: Options) -> None:
         reason = f"it was begun by code of version {found.version}, and this is {version}: `rebuild abandon` it first"
         raise RebuildRefused(name, reason)
     workers = len(state.progress(work.connection, name).positions)
-    if options.workers not in (None, workers):
+    if not work.source.partitions and options.workers not in (None, workers):
         raise RebuildRefused(name, f"it was begun with {workers} workers: go on with so many, or `rebuild abandon` it")
 
 
-def _swapped(work: Session) -> Rebuild:
+def _tell_of_what_is_gone(work: Session, accept: bool) -> None:
+    gone = [each for each in work.source.partitions if each.first]
+    if not gone:
+        return
+    number, told = sum(each.first for each in gone), [f"{each} begins at offset {each.first}" for each in gone]
+    if not accept:
+        reason = f"the first {number} records of its topics are gone ({', '.join(told)}), and what they told would be"
+        advice = "missing in the new tables. Rebuild it from the store, or add --accept-missing"
+        raise RebuildRefused(work.target.name, f"{reason} {advice}")
+    about = {"consumer": work.target.name, "records": number, "partitions": told}
+    logger.warning("the topics have lost their first records: what they told is missing in the new tables", extra=about)
+
+
+def _swapped(work: Holding) -> Rebuild:
     found = work.rebuild
     if found.state is not State.SWAPPED:
         raise RebuildRefused(work.target.name, "it is not swapped yet")
@@ -132,5 +153,5 @@ def _swapped(work: Session) -> Rebuild:
 def _compared(work: Session, differences: Differences, options: Options) -> Outcome:
     told = differences.that_remain(work.connection)
     if told and not options.accept_differences:
-        raise TablesDiffer(work.target.name, told)
+        raise differences.error(told)
     return Outcome(differences.tables)

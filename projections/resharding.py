@@ -12,7 +12,7 @@ from projections import positions
 from projections.applying import apply_contracts
 from projections.base import Projection
 from projections.positions import Place
-from projections.rebuilding.source import READ_VISIBLE
+from projections.rebuilding.stored import READ_VISIBLE
 from projections.stored_contracts import ContractMapper
 
 MOST_SHARDS = 1_000

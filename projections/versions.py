@@ -4,6 +4,8 @@ A projection that is fed by Kafka says its version at the beginning of each tran
 store need not: the version stands in the row of its position.)
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -12,7 +14,13 @@ from domain.errors import CounterfoilError
 
 HOLD = "SELECT hold_projection_version(%s, %s)"
 
-FENCE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 6))"
+# Of the session: a swap behind it may ask Kafka or another database before its transaction begins.
+FENCE = "SELECT pg_advisory_lock(hashtextextended(%s, 6))"
+LIFT = "SELECT pg_advisory_unlock(hashtextextended(%s, 6))"
+LIMITS = "SELECT set_config('lock_timeout', %s, false), set_config('idle_session_timeout', %s, false)"
+
+LONGEST_SILENCE = 30.0
+"""Seconds after which a process that stands still behind the fence loses its session, and writers go on."""
 
 READ = "SELECT version FROM projection_versions WHERE projection = %s"
 
@@ -50,9 +58,20 @@ def hold(tx: Connection, projection: str, version: int) -> None:
         raise OtherVersion(projection, row[0], version)
 
 
-def fence(tx: Connection, projection: str) -> None:
-    """Waits for the transactions that hold a version, and keeps new ones waiting until this one ends."""
-    tx.execute(FENCE, (projection,))
+@contextmanager
+def fence(connection: Connection, projection: str, within: float) -> Iterator[None]:
+    """Waits for the transactions that hold a version, and keeps new ones waiting until the block ends.
+
+    connection: in autocommit mode, for this alone; no transaction need be open in the block, and one that is, is
+    committed before the fence is lifted. Raises LockNotAvailable after `within` seconds.
+    """
+    connection.execute(LIMITS, (f"{round(within * 1000)}", f"{round(LONGEST_SILENCE * 1000)}"))
+    connection.execute(FENCE, (projection,))
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute(LIFT, (projection,))
 
 
 def read(connection: Connection, projection: str) -> int | None:
@@ -62,5 +81,5 @@ def read(connection: Connection, projection: str) -> int | None:
 
 
 def write(tx: Connection, projection: str, version: int) -> None:
-    """From the end of this transaction on, only this version may write. Call `fence` before."""
+    """From the end of this transaction on, only this version may write. To be called behind the fence."""
     tx.execute(WRITE, (projection, version))

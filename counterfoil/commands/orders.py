@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +23,7 @@ from counterfoil.order_files import (
     read_csv,
     read_json_lines,
 )
-from counterfoil.output import complain, err, print_fields, print_json
+from counterfoil.output import complain, err, print_fields, print_json, rfc3339
 from domain.base import DomainError
 from domain.errors import problems_of
 from domain.money import to_minor_units
@@ -231,11 +230,7 @@ def _as_dict(order: Order) -> dict[str, object]:
         "currency": order.currency,
         "total_minor": order.total_minor,
         "lines": [line.model_dump(by_alias=False) for line in order.lines],
-        "placed_at": _iso(order.placed_at or order.created_on),
+        "placed_at": rfc3339(order.placed_at or order.created_on),
         "cancelled_because": order.cancelled_because,
         "version": order.version,
     }
-
-
-def _iso(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

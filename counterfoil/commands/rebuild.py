@@ -1,6 +1,6 @@
 """Make a projection's tables anew from all stored events, swap them in, and go back if that was wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -18,10 +18,14 @@ from infrastructure.supervisor import stop_on_signals
 from projections import rebuild
 from projections.loading import all_projections
 from projections.rebuilding import state
+from projections.rebuilding.compared import Compared
+from projections.rebuilding.errors import TablesDiffer
+from projections.rebuilding.opening import opened
+from projections.rebuilding.schema import live_schema
 from projections.rebuilding.session import Tell
-from projections.rebuilding.state import Progress as Reached
 from projections.rebuilding.swap import Swapped
 from projections.rebuilding.target import Target
+from projections.rebuilding.topic_reader import TopicsUnreadable
 
 app = typer.Typer(
     cls=RunUnlessTold,
@@ -53,6 +57,12 @@ def run(
     accept_differences: Annotated[
         bool, typer.Option("--accept-differences", help="Swap also when rows differ from the live ones.")
     ] = False,
+    from_topic: Annotated[
+        bool, typer.Option("--from-topic", help="Read the projection's topics: where the store cannot be reached.")
+    ] = False,
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="With --from-topic: also when the topics' first records are gone.")
+    ] = False,
     patience: Patience = 60.0,
     as_json: AsJson = False,
 ) -> None:
@@ -61,13 +71,14 @@ def run(
     `run` may be left out. Exit code 1 when the tables differ; they are kept, and nothing is swapped then.
     """
     stop = stop_on_signals()
-    options = rebuild.Options(workers, swap, accept_differences, patience)
-    with _shown() as tell:
-        outcome = rebuild.rebuild(_target(module), stop, options, tell)
-    if as_json:
-        print_json(asdict(outcome) | {"compared": [_table(*row) for row in _rows(outcome)]})
-    elif outcome.compared:
-        print_table("Compared", _COLUMNS, _rows(outcome))
+    options = rebuild.Options(workers, swap, accept_differences, patience, from_topic, accept_missing)
+    try:
+        with _shown() as tell:
+            outcome = rebuild.rebuild(_target(module), stop, options, tell)
+    except TablesDiffer as differ:
+        _print_compared(differ.tables, {"differences": differ.differences}, as_json)
+        raise
+    _print_compared(outcome.compared, asdict(outcome), as_json)
     _say_swapped(module, outcome.swapped, outcome.stopped)
     if swap is False and not outcome.stopped:
         typer.echo(f"Nothing was swapped. `counterfoil rebuild {module}` goes on from here.", err=True)
@@ -110,21 +121,26 @@ def status(
 
 
 _COLUMNS = ("table", "rows live", "rows rebuilt", "checksum live", "checksum rebuilt")
-_STATUS = ("projection", "state", "version", "position", "highest position", "applied", "started at", "swapped at")
-_Row = tuple[str, int, int, int, int]
-_StatusRow = tuple[str, str, int, int, int, int, datetime, datetime | None]
+_STATUS = (
+    "projection", "state", "source", "version", "position", "highest position", "applied", "at work", "started at",
+    "swapped at",
+)  # fmt: skip
+_StatusRow = tuple[str, str, str, int, int | None, int | None, int, bool, datetime, datetime | None]
 
 
 def _target(module: str) -> Target:
     load_business()  # the store has the events of everybody
-    return Target.of(module, Settings.load().required_store_dsn())
+    settings = Settings.load()
+    store_dsn = settings.store_dsn.get_secret_value() if settings.store_dsn else None
+    return Target.of(module, store_dsn, kafka=settings)
 
 
-def _rows(outcome: rebuild.Outcome) -> list[_Row]:
-    return [
-        (each.table, each.live.rows, each.other.rows, each.live.checksum, each.other.checksum)
-        for each in outcome.compared
-    ]
+def _print_compared(compared: Sequence[Compared], told: Mapping[str, object], as_json: bool) -> None:
+    rows = [(each.table, each.live.rows, each.other.rows, each.live.checksum, each.other.checksum) for each in compared]
+    if as_json:
+        print_json({**told, "compared": [_table(*row) for row in rows]})
+    elif rows:
+        print_table("Compared", _COLUMNS, rows)
 
 
 def _table(*row: object) -> dict[str, object]:
@@ -158,20 +174,26 @@ def _with_a_database() -> Iterator[str]:
 
 def _status(module: str) -> _StatusRow | None:
     target = _target(module)
-    with closing(target.connect()) as connection, closing(target.connect_store()) as store:
+    with closing(target.connect()) as connection:
         found = state.find(connection, target.name)
         if found is None:
             return None
         reached = state.progress(connection, target.name)
-        highest = store.execute("SELECT coalesce(max(position), 0) FROM stored_events").fetchone()
-    position = min(reached.positions, default=0)
+        partitions = state.partitions(connection, target.name)
+        at_work = state.is_at_work(connection, target.name)
+        done: int | None = None
+        of: int | None = None
+        with suppress(TopicsUnreadable), opened(target, connection, live_schema(connection), partitions) as source:
+            done, of = source.extent(reached.positions)
     return (
         module,
         found.state.value,
+        "topics" if partitions else "store",
         found.version,
-        position,
-        highest[0] if highest else 0,
+        done,
+        of,
         reached.applied,
+        at_work,
         found.started_at,
         found.swapped_at,
     )
@@ -190,9 +212,8 @@ def _shown() -> Iterator[Tell]:
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("preparing", total=None, rate="")
 
-        def tell(doing: str, reached: Reached, highest: int) -> None:
-            position = min(reached.positions, default=0)
-            progress.update(task, description=doing, completed=position, total=highest)
+        def tell(doing: str, done: int, of: int) -> None:
+            progress.update(task, description=doing, completed=done, total=of)
             speed = progress.tasks[0].speed
             progress.update(task, rate=f"{speed:,.0f}/s" if speed else "")
 

@@ -1,12 +1,14 @@
 """Where the other tables and the live ones differ: counted, summed up, and row by row where they should agree."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 from psycopg import Connection, sql
 
 from projections.rebuilding.carry import primary_key
+from projections.rebuilding.compared import Compared, SummedUp
 from projections.rebuilding.target import Target
 
 MOST_SUSPECTS = 10_000
@@ -32,27 +34,6 @@ DIFFERING = """
     ORDER BY {key} LIMIT %(limit)s
 """
 ONLY = "WHERE ({key}) IN (SELECT * FROM unnest({lists}))"
-
-
-@dataclass(frozen=True)
-class SummedUp:
-    """checksum: the sum of a hash of every row, so that it does not depend on their order."""
-
-    rows: int
-    checksum: int
-
-
-@dataclass(frozen=True)
-class Compared:
-    """suspects: keys of rows that differ. They may only be ahead or behind: look again once both sides hold the same
-    events. There may be more than those when there are MOST_SUSPECTS of them."""
-
-    table: str
-    live: SummedUp
-    other: SummedUp
-    key: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    suspects: Sequence[tuple[Any, ...]] = field(default=(), repr=False)
 
 
 def compare(target: Target, connection: Connection, live: str, tables: Sequence[str]) -> list[Compared]:
@@ -111,7 +92,10 @@ def _compare(
     of_live, of_other = (_sum_up(connection, schema, table, columns or quoted) for schema in (live, other))
     key = primary_key(connection, live, table) if columns else []
     compared = Compared(table, of_live, of_other, key, columns)
-    return replace(compared, suspects=differing(compared, connection, live, other)) if key else compared
+    if not key:
+        return compared
+    since = monotonic()
+    return replace(compared, suspects=differing(compared, connection, live, other), seconds=monotonic() - since)
 
 
 def _sum_up(connection: Connection, schema: str, table: str, columns: Sequence[str]) -> SummedUp:

@@ -8,15 +8,20 @@ from psycopg import Connection, sql
 from projections.rebuilding.compare import (
     MOST_SUSPECTS,
     MOST_TOLD,
-    Compared,
     compare,
     differing,
     in_words,
     summed_up_again,
 )
+from projections.rebuilding.compared import Compared
+from projections.rebuilding.errors import TablesDiffer
 from projections.rebuilding.target import Target
 
-# Applied live, and the store does not tell of it.
+QUICK = 0.5
+"""Seconds. A table whose rows were compared in so little is compared whole within the swap too: writers wait for that,
+and readers do not."""
+
+# Applied live, and the source does not tell of it.
 UNKNOWN = """
     SELECT event_id FROM {live}.processed_events AS processed
     WHERE consumer_name = %(consumer)s AND NOT EXISTS (
@@ -50,36 +55,52 @@ ORDER = " ORDER BY position LIMIT %(limit)s"
 
 @dataclass(frozen=True)
 class Differences:
-    """Found at one moment, while both sides went on; `that_remain` says which of them are true."""
+    """Found at one moment, while both sides went on; `that_remain` says which of them are true.
+
+    unknown: ids of events that were applied live and are not in the source, which is called `source` in words.
+    """
 
     target: Target
     live: str
-    tables: Sequence[Compared]
-    unknown: Sequence[str]
+    tables: Sequence[Compared] = ()
+    unknown: Sequence[str] = ()
+    source: str = "the store"
 
     @classmethod
-    def find(cls, target: Target, connection: Connection, live: str, tables: Sequence[str]) -> "Differences":
+    def find(
+        cls, target: Target, connection: Connection, live: str, tables: Sequence[str], source: str
+    ) -> "Differences":
         """Reads both sides whole."""
         unknown = [] if target.is_fed_by_the_store else _unknown(target, connection, live, None)
-        return cls(target, live, compare(target, connection, live, tables), unknown)
+        return cls(target, live, compare(target, connection, live, tables), unknown, source)
 
     def that_remain(self, connection: Connection) -> list[str]:
-        """In words: which differ still. Exact when nobody writes on either side and both hold the same events."""
+        """In words: which differ still. Exact when nobody writes on either side and both hold the same events; of a
+        large table, only rows that differed before are looked at."""
         told = []
         for compared in self.tables:
-            if compared.suspects:
-                only = compared.suspects if len(compared.suspects) < MOST_SUSPECTS else None
+            is_quick = compared.seconds < QUICK
+            if compared.key and (is_quick or compared.suspects):
+                only = None if is_quick or len(compared.suspects) >= MOST_SUSPECTS else compared.suspects
                 if keys := differing(compared, connection, self.live, self.target.other_schema, only):
                     told.append(in_words(compared, keys))
             if compared.columns and not compared.key:
                 again = summed_up_again(compared, connection, self.live, self.target.other_schema)
                 if again.live != again.other:
                     told.append(f"{again.table}: {again.live.rows} rows live, {again.other.rows} rebuilt")
-        if self.unknown and (ids := _unknown(self.target, connection, self.live, self.unknown)):
-            told.append(_ids("events that were applied live and are not in the store", ids))
+        if ids := self.that_are_missing(connection):
+            told.append(_ids(f"events that were applied live and are not in {self.source}", ids))
         if ids := self._discarded(connection):
             told.append(_ids("events that were discarded after the rebuild had applied them", ids))
         return told + that_are_refused(self.target, connection, self.live)
+
+    def error(self, told: Sequence[str]) -> TablesDiffer:
+        """told: as `that_remain` has it."""
+        return TablesDiffer(self.target.name, told, self.tables, self.target.other_schema)
+
+    def that_are_missing(self, connection: Connection) -> list[str]:
+        """Those of `unknown` that the other tables lack still."""
+        return _unknown(self.target, connection, self.live, self.unknown) if self.unknown else []
 
     def _discarded(self, connection: Connection) -> list[str]:
         if self.target.is_fed_by_the_store:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from domain.errors import CounterfoilError
+from projections.rebuilding.compared import Compared
 
 
 @dataclass(eq=False)
@@ -19,8 +20,9 @@ class RebuildRefused(CounterfoilError):
 
 @dataclass(eq=False)
 class RebuildStopped(CounterfoilError):
-    """The handler failed at an event, or the event could not be mapped. What comes before it is kept.
+    """The handler failed at an event, or the event could not be mapped or read. What comes before it is kept.
 
+    position: in the store, or the record's offset in `partition`, which names topic and number.
     problem: an error's class or SQLSTATE, or fields and rules; never a value.
     What to do: repair the code and run the same command again; it goes on from there.
     """
@@ -29,12 +31,15 @@ class RebuildStopped(CounterfoilError):
     position: int
     event_id: str | None
     problem: str
+    partition: str | None = None
 
     def __str__(self) -> str:
-        event = f"event {self.event_id} at position {self.position}" if self.event_id else f"position {self.position}"
+        at = f"offset {self.position} of {self.partition}" if self.partition else f"position {self.position}"
+        event = f"event {self.event_id} at {at}" if self.event_id else at
+        or_discard = ", or discard the record from quarantine," if self.partition else ""
         return (
             f"The rebuild of {self.projection!r} stopped at {event}: {self.problem}. The live tables are untouched. "
-            "Repair the code and run the same command again; it goes on from there."
+            f"Repair the code{or_discard} and run the same command again; it goes on from there."
         )
 
 
@@ -52,17 +57,21 @@ class Superseded(CounterfoilError):
 class TablesDiffer(CounterfoilError):
     """The tables that were built do not agree with the live ones. They are kept, and nothing was swapped.
 
-    differences: in words, with keys of rows, never with what else they hold.
+    differences: in words, with keys of rows, never with what else they hold. tables: as they were compared.
+    other_schema: where the tables are that were built.
     What to do: look at them; then run the command again with --accept-differences, or `rebuild abandon`.
     """
 
     projection: str
     differences: Sequence[str]
+    tables: Sequence[Compared] = ()
+    other_schema: str = ""
 
     def __str__(self) -> str:
         told = "; ".join(self.differences)
+        where = f" (schema {self.other_schema})" if self.other_schema else ""
         return (
-            f"The tables built for {self.projection!r} differ from the live ones: {told}. Nothing was swapped. "
+            f"The tables built for {self.projection!r}{where} differ from the live ones: {told}. Nothing was swapped. "
             "Some may be as they should (docs/rebuild.md, Compare). Run it again with --accept-differences to swap all "
             "the same, or drop what was built with `counterfoil rebuild abandon MODULE`."
         )

@@ -1,35 +1,33 @@
-"""One worker of a rebuild: pages of stored events, applied to the other tables together with the position reached."""
+"""One worker of a rebuild: pages of contracts, applied to the other tables together with the positions reached."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import Connection, sql
 
 from domain.contracts import Contract
-from infrastructure.event_reader import RecordedEvent
 from infrastructure.postgres import cause_of
-from infrastructure.shards import shard_of
 from projections.applying import apply_contracts
 from projections.base import Quarantine
 from projections.effects import silence
 from projections.faults import HandlerWaits, is_no_event_at_fault
 from projections.rebuilding.errors import RebuildStopped, Superseded
-from projections.rebuilding.source import Source, Told
+from projections.rebuilding.source import Page, Place, Placed, Source, Told
 from projections.rebuilding.target import Target
-
-PAGE = 5_000
-PAGE_BYTES = 16 * 2**20
-"""Of the events' states. What a worker holds in memory is bounded by these two, however long the history is."""
 
 # Before the effects, so that whoever else would apply the same events waits here and is then refused.
 MOVE = """
-    UPDATE {live}.rebuild_workers SET position = %(to)s, applied = applied + %(applied)s
-    WHERE projection = %(projection)s AND worker = %(worker)s AND position = %(position)s
+    UPDATE {live}.rebuild_workers AS place SET position = moved.reached, applied = place.applied + moved.applied
+    FROM unnest(%(rows)s::int[], %(positions)s::bigint[], %(reached)s::bigint[], %(applied)s::bigint[])
+        AS moved (worker, position, reached, applied)
+    WHERE place.projection = %(projection)s AND place.worker = moved.worker AND place.position = moved.position
       AND EXISTS (SELECT FROM {live}.rebuilds WHERE projection = %(projection)s AND run = %(run)s)
 """
-POSITION = "SELECT position FROM {live}.rebuild_workers WHERE projection = %s AND worker = %s"
+POSITIONS = """
+    SELECT worker, position FROM {live}.rebuild_workers WHERE projection = %s AND worker = ANY (%s) ORDER BY worker
+"""
 AHEAD = "SELECT event_id FROM {live}.rebuild_ahead WHERE projection = %s"
 DISCARDED = """
     SELECT event_id FROM {live}.quarantined_events
@@ -41,85 +39,61 @@ REFUSE = """
     SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) ON CONFLICT DO NOTHING
 """
 KEEP_IDS = "INSERT INTO rebuilt_events (event_id) SELECT unnest(%s::text[])"
+KNOWN = "SELECT event_id FROM rebuilt_events WHERE event_id = ANY (%s)"
 
 BEHIND = "an earlier event of its key was refused"
 
 
-@dataclass(frozen=True)
-class Place:
-    """One worker among `workers`, in the process that has the rebuild's `run`. live: schema of the live tables."""
-
-    live: str
-    run: int
-    worker: int = 0
-    workers: int = 1
-
-    def is_mine(self, event: RecordedEvent) -> bool:
-        return self.workers == 1 or shard_of(event.originator_id, self.workers) == self.worker
-
-
-class Placed(NamedTuple):
-    """A contract, and the position of the event that it tells of."""
-
-    position: int
-    contract: Contract
-
-    @property
-    def event_id(self) -> str:
-        return self.contract.event_id
-
-
 class Filler:
-    """Applies the events of its shard, in the order of their positions, each exactly once.
+    """Applies the events of its place, in the order of its source, each exactly once.
 
-    What a transaction applies and the position it reaches are committed together, and refused when another
+    What a transaction applies and the positions it reaches are committed together, and refused when another
     process has taken over. Only the other tables are written.
     """
 
     def __init__(self, target: Target, place: Place, source: Source, other: Connection) -> None:
         """other: a connection whose names mean the other tables. Raises Superseded."""
         self._target, self._place, self._source, self._other = target, place, source, other
-        row = self._execute(POSITION, (target.name, place.worker)).fetchone()
-        if row is None:
+        self.positions: dict[int, int] = dict(self._execute(POSITIONS, (target.name, place.rows)).fetchall())
+        if len(self.positions) < len(place.rows):
             raise Superseded(target.name)
-        self.position: int = row[0]
         self._not_to_apply = {event_id for (event_id,) in self._execute(AHEAD, (target.name,))}
         if not target.is_fed_by_the_store:  # somebody has decided that they are never to be applied
             self._not_to_apply |= {event_id for (event_id,) in self._execute(DISCARDED, (target.name,))}
         self._held = {key for (key,) in self._execute(HELD_KEYS, (target.name,))}
 
-    def step(self) -> int:
-        """One page. How many events it had, other shards' included; 0 when there is nothing more to read now.
+    def step(self) -> Page:
+        """One page, which is applied now.
 
-        Raises RebuildStopped at an event that fails, with all before it applied; Superseded; psycopg.Error.
+        Raises RebuildStopped at an event that fails, with all before it applied; Superseded; psycopg.Error; and what
+        keeps the source from being read.
         """
-        page = self._source.reader.read(self.position, PAGE, PAGE_BYTES)
-        if not page.events:
-            return 0
-        told, stopped = self._source.told([event for event in page.events if self._place.is_mine(event)])
-        self.bring_to(stopped.position - 1 if stopped else page.events[-1].position, told)
-        if stopped:
-            raise stopped
-        return len(page.events)
+        page = self._source.page(self.positions, self._place)
+        self.bring_to(page.reached, page.told)
+        if page.stopped:
+            raise page.stopped
+        return page
 
-    def bring_to(self, position: int, told: Sequence[Told]) -> None:
-        """told: all events of this shard that lie above its position, up to this one. Raises as `step` does."""
-        contracts = [Placed(each.event.position, contract) for each in told for contract in each.contracts]
+    def bring_to(self, reached: Mapping[int, int], told: Sequence[Told]) -> None:
+        """told: all events between the positions and these, of the rows that it has. Raises as `step` does."""
         try:
-            self._move_and_apply(position, contracts)
+            self._move_and_apply(reached, told)
         except Exception as error:
-            if not _is_of_an_event(error):
+            contracts = [each for one in told for each in one.contracts]
+            if not contracts or not _is_of_an_event(error):
                 raise
-            if len(told) <= 1:
-                raise self._stopped(position, contracts, error) from error
+            if len(told) == 1:
+                raise self._stopped(contracts[0], error) from error
             for each in told:  # up to the one at fault
-                self.bring_to(each.event.position, [each])
-            self.bring_to(position, [])
+                self.bring_to({each.row: each.reached}, [each])
+            self.bring_to(reached, [])
 
     def apply(self, contracts: Iterable[Placed]) -> list[str]:
         """Within the caller's transaction, whatever the position is. The ids of those that are applied now; what is
         left was applied before, or discarded, or is refused and written down. Raises what the handler raises."""
         todo = [each for each in contracts if each.event_id not in self._not_to_apply]
+        if self._source.repeats:
+            todo = self._first_of_each(todo)
         refusals: dict[str, str] = {}
         while True:
             keep, refused = _sort_out(todo, refusals, self._held)
@@ -132,18 +106,33 @@ class Filler:
             self._write_down(keep, refused)
             return [each.event_id for each in keep]
 
-    def _move_and_apply(self, position: int, contracts: Sequence[Placed]) -> None:
+    def _first_of_each(self, contracts: Sequence[Placed]) -> list[Placed]:
+        """Those that the other tables do not hold yet."""
+        first: dict[str, Placed] = {}
+        for each in contracts:
+            first.setdefault(each.event_id, each)
+        for (event_id,) in self._other.execute(KNOWN, (list(first),)):
+            del first[event_id]
+        return list(first.values())
+
+    def _move_and_apply(self, reached: Mapping[int, int], told: Sequence[Told]) -> None:
+        moved = {row: to for row, to in reached.items() if to != self.positions[row]}
+        if not moved:
+            return
+        applied = Counter(each.row for one in told for each in one.contracts)
         with self._other.transaction():
-            values = vars(self._place) | {
+            values = {
                 "projection": self._target.name,
-                "position": self.position,
-                "to": position,
-                "applied": len(contracts),
+                "run": self._place.run,
+                "rows": list(moved),
+                "positions": [self.positions[row] for row in moved],
+                "reached": list(moved.values()),
+                "applied": [applied[row] for row in moved],
             }
-            if self._execute(MOVE, values).rowcount != 1:
+            if self._execute(MOVE, values).rowcount != len(moved):
                 raise Superseded(self._target.name)
-            self.apply(contracts)
-        self.position = position
+            self.apply(each for one in told for each in one.contracts)
+        self.positions |= moved
 
     def _hand_over(self, contracts: Sequence[Contract]) -> None:
         silence(self._other)
@@ -162,13 +151,11 @@ class Filler:
         if applied and not self._target.is_fed_by_the_store:
             self._other.execute(KEEP_IDS, ([each.event_id for each in applied],))
 
-    def _stopped(self, position: int, contracts: Sequence[Placed], error: Exception) -> RebuildStopped:
-        event_id = contracts[0].event_id if contracts else None
-        at = contracts[0].position if contracts else position
+    def _stopped(self, at: Placed, error: Exception) -> RebuildStopped:
         problem = f"the handler failed with {cause_of(error)}"
         if isinstance(error, HandlerWaits):  # for what no history will bring about
             problem = f"the handler waits: {error.reason}"
-        return RebuildStopped(self._target.name, at, event_id, problem)
+        return self._source.stopped(at.row, at.position, at.event_id, problem)
 
     def _execute(self, statement: LiteralString, values: Sequence[Any] | Mapping[str, Any]) -> psycopg.Cursor[Any]:
         return self._other.execute(sql.SQL(statement).format(live=sql.Identifier(self._place.live)), values)

@@ -5,19 +5,21 @@ inbox has, whatever their place in the store. So an event that has not come by K
 that came before it is known, on either side of the swap.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from psycopg import Connection, sql
 
-from infrastructure.shards import shard_of
 from projections import versions
 from projections.inbox import OUR_SHAPE
 from projections.rebuilding.fill import Filler
-from projections.rebuilding.sides import Left, placed, visible
-from projections.rebuilding.source import Source
+from projections.rebuilding.sides import FOR_WRITERS, Left
+from projections.rebuilding.source import Rest, Source, TooFarApart
 from projections.rebuilding.target import Target
 
 MOST_CANDIDATES = 10_000
+
+POSITIONS = "SELECT position FROM {live}.rebuild_workers WHERE projection = %s ORDER BY worker"
 
 # Ids that the inbox has forgotten were applied; so were all of ours below its horizon.
 NOT_IN_INBOX = """
@@ -59,8 +61,9 @@ REMOVE_REFUSED = """
 
 
 class KafkaSides:
-    def __init__(self, target: Target, live: str) -> None:
-        self._target, self._live = target, live
+    def __init__(self, target: Target, live: str, source: Source) -> None:
+        self._target, self._live, self._source = target, live, source
+        self._at, self._rest = list[int](), Rest((), (), ())
         self._since, self._candidates = 0, list[str]()
         self._complete = False
         self._add: list[str] = []
@@ -74,26 +77,28 @@ class KafkaSides:
             self._candidates = self._not_in_inbox(connection, SINCE)
         return len(self._candidates) - len(self._parked(connection, self._candidates))
 
-    def fence(self, tx: Connection) -> None:
-        versions.fence(tx, self._target.name)
+    @contextmanager
+    def fenced(self, connection: Connection) -> Iterator[None]:
+        """No transaction is open while the source is read. What it has by then is all that can have come to the live
+        tables."""
+        with versions.fence(connection, self._target.name, FOR_WRITERS):
+            self._at = [position for (position,) in connection.execute(self._sql(POSITIONS), (self._target.name,))]
+            self._rest = self._source.rest(self._at)
+            yield
 
-    def meet(self, tx: Connection, filler: Filler, source: Source, positions: Sequence[int]) -> Left:
-        told, reached = visible(source, min(positions)), max(positions)
-        workers = len(positions)
-        due = [
-            each
-            for each in told
-            if each.event.position <= reached
-            and each.event.position > positions[shard_of(each.event.originator_id, workers)]
-        ]
-        beyond = placed([each for each in told if each.event.position > reached])
-        known = self._in_inbox(tx, [each.event_id for each in beyond])
-        filler.apply(placed(due))
-        filler.apply([each for each in beyond if each.event_id in known])
+    def fence(self, tx: Connection) -> None:
+        """There is one already."""
+
+    def meet(self, tx: Connection, filler: Filler, positions: Sequence[int]) -> Left:
+        if list(positions) != self._at:  # by a process that has been superseded since
+            raise TooFarApart
+        known = self._in_inbox(tx, [each.event_id for each in self._rest.beyond])
+        filler.apply(self._rest.due)
+        filler.apply([each for each in self._rest.beyond if each.event_id in known])
         self._add = self._not_in_inbox(tx, SINCE if self._complete else "")
         # Those in quarantine among them are claimed at the swap too: the former tables lack them, and so does the
         # redrive that would have asked for their effects.
-        return Left([reached], sorted(known), returnable=not self._add, complete=not self._add)
+        return Left(self._rest.reached, sorted(known), returnable=not self._add, complete=not self._add)
 
     def hand_over(self, tx: Connection, version: int) -> None:
         tx.execute(ADD_TO_INBOX, (self._target.name, self._add))

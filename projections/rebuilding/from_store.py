@@ -1,6 +1,7 @@
 """Both sides of a projection that is fed by the store. What the live tables hold is said by a position per shard."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from psycopg import Connection
 
@@ -10,15 +11,15 @@ from projections import positions
 from projections.positions import Place
 from projections.rebuilding.exchange import look_in
 from projections.rebuilding.fill import Filler
-from projections.rebuilding.sides import Left, placed, visible
-from projections.rebuilding.source import Source
+from projections.rebuilding.sides import Left
+from projections.rebuilding.stored import StoreSource, placed
 from projections.rebuilding.target import Target
 
 
 class StoreSides:
-    def __init__(self, target: Target, live: str, rebuilt_to: int) -> None:
+    def __init__(self, target: Target, live: str, source: StoreSource, rebuilt_to: int) -> None:
         """rebuilt_to: up to where the other tables are known to have come."""
-        self._target, self._live, self._rebuilt_to = target, live, rebuilt_to
+        self._target, self._live, self._source, self._rebuilt_to = target, live, source, rebuilt_to
         self._places: list[Place] = []
         self._reached = 0
 
@@ -26,16 +27,20 @@ class StoreSides:
         behind = min((place.position for place in positions.read(connection, self._target.name)), default=0)
         return max(0, self._rebuilt_to - behind)
 
+    def fenced(self, _connection: Connection) -> AbstractContextManager[None]:
+        """The positions' rows are the fence, and the store is this database."""
+        return nullcontext()
+
     def fence(self, tx: Connection) -> None:
         look_in(tx, self._live)
         self._places = positions.lock(tx, self._target.name)
 
-    def meet(self, _tx: Connection, filler: Filler, source: Source, at: Sequence[int]) -> Left:
+    def meet(self, _tx: Connection, filler: Filler, at: Sequence[int]) -> Left:
         """Whatever is below the highest place of either side has been passed by somebody who had the proof that
         nothing is missing there; so all that is visible there is all there is."""
         places = [place.position for place in self._places] or [0]
         self._reached = max(*places, *at)
-        between = [each for each in visible(source, min(at)) if each.event.position <= self._reached]
+        between = [each for each in self._source.visible(min(at)) if each.event.position <= self._reached]
         filler.apply(placed([each for each in between if _is_beyond(each.event, at)]))
         complete = min(places) >= min(at) and not any(_is_beyond(each.event, places) for each in between)
         return Left(places, complete=complete)

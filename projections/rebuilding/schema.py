@@ -36,6 +36,7 @@ REBUILT_EVENTS = """
         event_id text COLLATE "C" NOT NULL
     )
 """
+EACH_ONCE = "CREATE UNIQUE INDEX ON rebuilt_events (event_id)"
 
 
 def live_schema(connection: Connection) -> str:
@@ -46,8 +47,10 @@ def live_schema(connection: Connection) -> str:
     return str(name)
 
 
-def create(target: Target, connection: Connection) -> list[str]:
+def create(target: Target, connection: Connection, repeats: bool) -> list[str]:
     """Makes the schema anew, empty; returns the names of the tables that are made from events.
+
+    repeats: whether an event may come more than once, so that its id must be found fast.
 
     Raises RebuildRefused, and what migrating raises: SchemaOutdated when the live tables of the framework are.
     """
@@ -68,6 +71,8 @@ def create(target: Target, connection: Connection) -> list[str]:
         raise RebuildRefused(target.name, "none of its tables is made from events")
     with target.connect_other() as other:
         other.execute(REBUILT_EVENTS)
+        if repeats:
+            other.execute(EACH_ONCE)
     return own
 
 

@@ -16,57 +16,81 @@ from projections.rebuilding.carry import carry
 from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused
 from projections.rebuilding.exchange import existing
-from projections.rebuilding.fill import Filler, Place
+from projections.rebuilding.fill import Filler
 from projections.rebuilding.from_kafka import KafkaSides
 from projections.rebuilding.from_store import StoreSides
 from projections.rebuilding.keeping import copy_indexes, what_would_be_lost
+from projections.rebuilding.opening import opened
 from projections.rebuilding.sides import Sides
 from projections.rebuilding.snapshots import wait_for_old_snapshots
-from projections.rebuilding.source import Source
+from projections.rebuilding.source import Partition, Place, Source
 from projections.rebuilding.state import Progress, Rebuild
+from projections.rebuilding.stored import StoreSource
 from projections.rebuilding.swap import Swap, Swapped
 from projections.rebuilding.target import Target
 from projections.rebuilding.workers import fill
 
-CLOSE = 200
-"""Events: when a page had no more than these, the other tables have caught up with the store."""
-
 USUAL_LAG = 5.0
 """Seconds in which a live runner that keeps up applies what the rebuild has just read."""
 
-Tell = Callable[[str, Progress, int], None]
-"""What is done now, how far the workers are, and the highest position stored."""
+Tell = Callable[[str, int, int], None]
+"""What is done now, how much of it, and of how much: positions of the store, or records of topics."""
 
 
 @dataclass(frozen=True)
-class Session:
-    """Nobody else works at these tables while there is one. connection: to the live tables."""
+class Holding:
+    """Nobody else works at these tables while there is one. connection: to the live tables, whose schema is `live`."""
 
     target: Target
     connection: Connection
-    source: Source
     live: str
+
+    @property
+    def rebuild(self) -> Rebuild:
+        found = state.read(self.connection, self.target.name)
+        if found is None:
+            raise RebuildRefused(self.target.name, "there is no rebuild")
+        return found
+
+    def drop(self) -> None:
+        """The other tables, and all that is known of them. Raises RebuildRefused when something else hangs on them."""
+        rebuild = self.rebuild
+        both = existing(self.connection, rebuild.other_schema, rebuild.tables)
+        try:
+            with self.connection.transaction():
+                schema.drop(self.target, self.connection, both)
+                state.end(self.connection, self.target.name)
+        except DependentObjectsStillExist:
+            reason = f"a view or a foreign key outside of {rebuild.other_schema} hangs on the tables there: remove it"
+            raise RebuildRefused(self.target.name, reason) from None
+
+
+@dataclass(frozen=True)
+class Session(Holding):
+    """source: where the contracts come from."""
+
+    source: Source
 
     def begin(self, workers: int) -> None:
         """Makes the other tables, empty but for what is carried over. Raises RebuildRefused."""
         if workers > 1 and not self.target.projection.rebuilt_in_parallel:
             reason = "its events depend on each other's order, so that it takes one worker (rebuilt_in_parallel)"
             raise RebuildRefused(self.target.name, reason)
-        tables = schema.create(self.target, self.connection)
+        if workers > 1 and self.source.partitions:
+            raise RebuildRefused(self.target.name, "from topics it takes one worker")
+        tables = schema.create(self.target, self.connection, self.source.repeats)
         if lost := self._would_be_lost(tables):
             schema.drop(self.target, self.connection, [])
             reason = f"a swap would lose what hangs on the live tables: {', '.join(lost)}. Remove it, and make it anew"
             raise RebuildRefused(self.target.name, f"{reason} afterwards")
         with self.connection.transaction():
-            state.begin(self.connection, self.target, tables, workers)
+            state.begin(self.connection, self.target, tables, workers, self.source.partitions)
             carry(self.target, self.connection, self.live)
 
     def fill(self, stop: Event, tell: Tell) -> None:
         """Everything that is stored, with the workers that it was begun with. Raises as workers.fill does."""
         run = state.next_run(self.connection, self.target.name)
-        workers = len(self._progress().positions)
-        places = [Place(self.live, run, worker, workers) for worker in range(workers)]
-        fill(self.target, places, stop, lambda: self.tell("filling", tell))
+        fill(self.target, self._places(run), stop, lambda: self.tell("filling", tell))
 
     def finish(self) -> None:
         """What is better done with the rows there: indexes, and statistics for the readers' first queries."""
@@ -82,55 +106,43 @@ class Session:
         self.catch_up()
         self._wait_for_the_live_runner(self.sides(self._reached()), stop, patience)
         self.catch_up()
-        return Differences.find(self.target, self.connection, self.live, self.rebuild.tables)
+        return Differences.find(self.target, self.connection, self.live, self.rebuild.tables, self.source.name)
 
-    def swap(self, differences: Differences | None, stop: Event, patience: float, tell: Tell) -> Swapped | None:
-        """differences: those that must be gone by then; None to accept them all. None when told to stop."""
+    def swap(
+        self, differences: Differences, stop: Event, patience: float, tell: Tell, accept: bool = False
+    ) -> Swapped | None:
+        """differences: those that must be gone by then, unless they are accepted. None when told to stop."""
         self.tell("swapping", tell)
         self.catch_up()
         wait_for_old_snapshots(self.connection, self.target.name, stop, patience)
         sides = self.sides(self._reached())
         self._wait_for_the_live_runner(sides, stop, min(patience, USUAL_LAG))
-        swap = Swap(self.target, self.rebuild, self.live, sides, self.source, self.catch_up, differences)
+        swap = Swap(self.target, self.rebuild, self.live, sides, self.source, self.catch_up, differences, accept)
         return swap.run(stop, patience)
 
     def catch_up(self) -> None:
         """In this process, with the workers' places, until little is left; and what was put in by hand since."""
-        run, workers = self.rebuild.run, len(self._progress().positions)
         with self.target.connect_other() as other:
-            for worker in range(workers):
-                filler = Filler(self.target, Place(self.live, run, worker, workers), self.source, other)
-                while filler.step() > CLOSE:
+            for place in self._places(self.rebuild.run):
+                filler = Filler(self.target, place, self.source, other)
+                while not filler.step().close:
                     pass
         carry(self.target, self.connection, self.live)
 
-    def drop(self) -> None:
-        """The other tables, and all that is known of them. Raises RebuildRefused when something else hangs on them."""
-        rebuild = self.rebuild
-        both = existing(self.connection, rebuild.other_schema, rebuild.tables)
-        try:
-            with self.connection.transaction():
-                schema.drop(self.target, self.connection, both)
-                state.end(self.connection, self.target.name)
-        except DependentObjectsStillExist:
-            reason = f"a view or a foreign key outside of {rebuild.other_schema} hangs on the tables there: remove it"
-            raise RebuildRefused(self.target.name, reason) from None
-
     def tell(self, doing: str, tell: Tell) -> None:
-        tell(doing, self._progress(), self.source.reader.highest_position())
+        tell(doing, *self.source.extent(self._progress().positions))
 
     def sides(self, reached: int = 0) -> Sides:
         """reached: how far the other tables have come."""
-        if self.target.is_fed_by_the_store:
-            return StoreSides(self.target, self.live, reached)
-        return KafkaSides(self.target, self.live)
+        if self.target.is_fed_by_the_store and isinstance(self.source, StoreSource):
+            return StoreSides(self.target, self.live, self.source, reached)
+        return KafkaSides(self.target, self.live, self.source)
 
-    @property
-    def rebuild(self) -> Rebuild:
-        found = state.read(self.connection, self.target.name)
-        if found is None:
-            raise RebuildRefused(self.target.name, "there is no rebuild")
-        return found
+    def _places(self, run: int) -> list[Place]:
+        if self.source.partitions:
+            return [Place(self.live, run, partitions=self.source.partitions)]
+        workers = len(self._progress().positions)
+        return [Place(self.live, run, worker, workers) for worker in range(workers)]
 
     def _progress(self) -> Progress:
         return state.progress(self.connection, self.target.name)
@@ -152,8 +164,29 @@ class Session:
 
 
 @contextmanager
-def session(target: Target) -> Iterator[Session]:
+def holding(target: Target) -> Iterator[Holding]:
     """Raises RebuildRefused while another process has one, NeedsDirectConnection, psycopg.Error."""
     migrate(target.dsn, [state.MIGRATIONS])
-    with target.connect() as connection, state.alone(connection, target), target.connect_store() as store:
-        yield Session(target, connection, Source(target, store), schema.live_schema(connection))
+    with target.connect() as connection, state.alone(connection, target):
+        yield Holding(target, connection, schema.live_schema(connection))
+
+
+@contextmanager
+def session(target: Target, from_topics: bool | None = None) -> Iterator[Session]:
+    """from_topics: None for whichever it was begun with, at first the store.
+
+    Raises as `holding` does; RebuildRefused too when it was begun with the other source, or with other partitions;
+    TopicsUnreadable.
+    """
+    with holding(target) as held:
+        partitions = state.partitions(held.connection, target.name)
+        if from_topics is not None and state.read(held.connection, target.name):
+            _refuse_another_source(target, partitions, from_topics)
+        with opened(target, held.connection, held.live, partitions, bool(from_topics)) as source:
+            yield Session(target, held.connection, held.live, source)
+
+
+def _refuse_another_source(target: Target, partitions: Sequence[Partition], from_topics: bool) -> None:
+    if from_topics != bool(partitions):
+        source = "its topics" if partitions else "the store"
+        raise RebuildRefused(target.name, f"it was begun from {source}: go on so, or `rebuild abandon` it first")

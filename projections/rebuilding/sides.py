@@ -1,20 +1,16 @@
 """The two sides of a rebuild, live and other tables, as they are brought to hold the same events."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from psycopg import Connection
 
-from projections.rebuilding.fill import Filler, Placed
-from projections.rebuilding.source import Source, Told
+from projections.rebuilding.fill import Filler
 
-MOST_AT_ONCE = 1_000
-"""Events that may still be applied while live writers wait. When there are more, they get their turn before."""
-
-
-class TooFarApart(Exception):
-    """There are more than MOST_AT_ONCE events between the two: catch up once more, then try again."""
+FOR_WRITERS = 5.0
+"""Seconds to wait for the writers of the moment to end their transactions; new ones queue meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +35,20 @@ class Sides(Protocol):
 
         Never those that wait in the live quarantine. To be called from time to time while no filler works."""
 
+    def fenced(self, connection: Connection) -> AbstractContextManager[None]:
+        """Before the transaction of the swap and around it, where the source is asked meanwhile: no writer comes in.
+
+        connection: the one of the transaction. May fail with a lock timeout. Raises TooFarApart, and what keeps the
+        source from being read.
+        """
+
     def fence(self, tx: Connection) -> None:
         """From now on nobody writes into the live tables until `tx` ends. May fail with a lock timeout."""
 
-    def meet(self, tx: Connection, filler: Filler, source: Source, positions: Sequence[int], /) -> Left:
+    def meet(self, tx: Connection, filler: Filler, positions: Sequence[int], /) -> Left:
         """Behind the fence: brings the other tables to hold all that the live ones do. Raises TooFarApart.
 
-        positions: of the other tables, by shard. The search path of `tx` means the other tables.
+        positions: of the other tables, by row. The search path of `tx` means the other tables.
         """
 
     def hand_over(self, tx: Connection, version: int) -> None:
@@ -54,15 +57,3 @@ class Sides(Protocol):
 
     def live_version(self, tx: Connection) -> int:
         """Of the code that the live tables belong to; the search path of `tx` means them."""
-
-
-def visible(source: Source, after: int) -> list[Told]:
-    """All visible events after a position. Raises TooFarApart."""
-    told = source.visible(after, MOST_AT_ONCE + 1)
-    if len(told) > MOST_AT_ONCE:
-        raise TooFarApart
-    return told
-
-
-def placed(told: Sequence[Told]) -> list[Placed]:
-    return [Placed(each.event.position, contract) for each in told for contract in each.contracts]

@@ -12,6 +12,7 @@ from psycopg import Connection
 from infrastructure.migrate import Migrations
 from infrastructure.pooler import require_direct
 from projections.rebuilding.errors import RebuildRefused, Superseded
+from projections.rebuilding.source import Partition
 from projections.rebuilding.target import Target
 
 MIGRATIONS = Migrations("rebuild", Path(__file__).parent / "migrations")
@@ -29,10 +30,27 @@ BEGIN = """
     INSERT INTO rebuilds (projection, state, version, other_schema, tables, components)
     VALUES (%s, 'filling', %s, %s, %s, %s)
 """
+BEGIN_PARTITIONS = """
+    INSERT INTO rebuild_partitions (projection, worker, topic, partition, first_offset)
+    SELECT %s, ordinality - 1, topic, partition, first_offset
+    FROM unnest(%s::text[], %s::int[], %s::bigint[]) WITH ORDINALITY
+        AS begun (topic, partition, first_offset, ordinality)
+"""
+PARTITIONS = "SELECT topic, partition, first_offset FROM rebuild_partitions WHERE projection = %s ORDER BY worker"
 BEGIN_WORKERS = """
     INSERT INTO rebuild_workers (projection, worker, position)
     SELECT %s, ordinality - 1, position FROM unnest(%s::bigint[]) WITH ORDINALITY AS place (position, ordinality)
 """
+# Of an advisory lock, pg_locks shows both halves.
+IS_AT_WORK = """
+    SELECT EXISTS (
+        SELECT FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1
+          AND (classid::bigint << 32 | objid::bigint) = hashtextextended(%s, 7)
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    )
+"""
+EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
 HOLD_RUN = "SELECT run FROM rebuilds WHERE projection = %s FOR UPDATE"
 NEXT_RUN = "UPDATE rebuilds SET run = run + 1 WHERE projection = %s RETURNING run"
 END = "DELETE FROM rebuilds WHERE projection = %s"
@@ -102,16 +120,32 @@ def read(connection: Connection, projection: str) -> Rebuild | None:
 
 def find(connection: Connection, projection: str) -> Rebuild | None:
     """As `read`, also where there has never been a rebuild."""
-    (exists,) = connection.execute("SELECT to_regclass('rebuilds') IS NOT NULL").fetchone() or (False,)
-    return read(connection, projection) if exists else None
+    return read(connection, projection) if _exists(connection, "rebuilds") else None
 
 
-def begin(tx: Connection, target: Target, tables: Sequence[str], workers: int) -> None:
-    """From position 0."""
+def partitions(connection: Connection, projection: str) -> list[Partition]:
+    """Those that it reads; none when its events come from the store, or where there is no rebuild."""
+    if not _exists(connection, "rebuild_partitions"):
+        return []
+    return [Partition(*row) for row in connection.execute(PARTITIONS, (projection,))]
+
+
+def is_at_work(connection: Connection, projection: str) -> bool:
+    """Whether a process works at its other tables at this moment."""
+    return connection.execute(IS_AT_WORK, (projection,)).fetchone() == (True,)
+
+
+def begin(
+    tx: Connection, target: Target, tables: Sequence[str], workers: int, partitions: Sequence[Partition] = ()
+) -> None:
+    """From position 0 of the store, or with the first record of each partition."""
     components = [each.component for each in target.own_migrations]
     values = (target.name, target.projection.version, target.other_schema, list(tables), components)
     tx.execute(BEGIN, values)
-    tx.execute(BEGIN_WORKERS, (target.name, [0] * workers))
+    positions = [each.first for each in partitions] or [0] * workers
+    tx.execute(BEGIN_WORKERS, (target.name, positions))
+    columns = [list(column) for column in zip(*partitions, strict=True)] or [[], [], []]
+    tx.execute(BEGIN_PARTITIONS, (target.name, *columns))
 
 
 def next_run(connection: Connection, projection: str) -> int:
@@ -154,3 +188,7 @@ def swapped(
 
 def end(tx: Connection, projection: str) -> None:
     tx.execute(END, (projection,))
+
+
+def _exists(connection: Connection, table: str) -> bool:
+    return connection.execute(EXISTS, (table,)).fetchone() == (True,)

@@ -17,19 +17,16 @@ from infrastructure.postgres import cause_of
 from projections.rebuilding import state
 from projections.rebuilding.carry import carry
 from projections.rebuilding.differences import Differences, that_are_refused
-from projections.rebuilding.errors import RebuildRefused, SwapBusy, TablesDiffer
+from projections.rebuilding.errors import RebuildRefused, SwapBusy
 from projections.rebuilding.exchange import exchange, exchange_migrations, existing, look_in, read_views
-from projections.rebuilding.fill import Filler, Place
+from projections.rebuilding.fill import Filler
 from projections.rebuilding.keeping import copy_grants
-from projections.rebuilding.sides import Left, Sides, TooFarApart
-from projections.rebuilding.source import Source
+from projections.rebuilding.sides import FOR_WRITERS, Left, Sides
+from projections.rebuilding.source import Place, Source, TooFarApart
 from projections.rebuilding.state import Rebuild
 from projections.rebuilding.target import Target
 
 logger = logging.getLogger(__name__)
-
-FOR_WRITERS = 5.0
-"""Seconds to wait for the writers of the moment to end their transactions; new ones queue meanwhile."""
 
 FOR_READERS = 0.3
 """Seconds to wait for the readers of the moment; new ones queue meanwhile, so it must be short."""
@@ -51,7 +48,7 @@ class Swapped:
 class Swap:
     """catch_up: brings the other tables up to the store's end, outside of the transaction.
 
-    differences: None to accept whatever they are.
+    differences: those that must be gone by then, unless they are accepted.
     """
 
     target: Target
@@ -60,7 +57,8 @@ class Swap:
     sides: Sides
     source: Source
     catch_up: Callable[[], None]
-    differences: Differences | None
+    differences: Differences
+    accept: bool = False
 
     def run(self, stop: Event, within: float) -> Swapped | None:
         """Tries until it gets its locks; None when it was told to stop before.
@@ -82,7 +80,7 @@ class Swap:
         return None
 
     def _try(self, connection: Connection) -> Swapped:
-        with connection.transaction():
+        with self.sides.fenced(connection), connection.transaction():
             self._keep_writers_out(connection)
             left = self._meet(connection)
             carry(self.target, connection, self.live)
@@ -91,7 +89,7 @@ class Swap:
             both = existing(connection, self.rebuild.other_schema, present)
             copy_grants(connection, self.live, self.rebuild.other_schema, both)
             exchange_migrations(connection, self.live, self.rebuild.other_schema, self.rebuild.components)
-            returnable = left.returnable and not that_are_refused(self.target, connection, self.live)
+            returnable = left.returnable and not self._is_lacking(connection)
             self._write_down(connection, left, returnable)
             views = read_views(connection, self.live, self.rebuild.other_schema, present)
             since = monotonic()
@@ -111,8 +109,8 @@ class Swap:
         # A process that stood still may have lost its lock, and another one may have swapped meanwhile.
         state.hold_run(tx, self.target.name, self.rebuild.run)
         look_in(tx, self.rebuild.other_schema)
-        place = Place(self.live, self.rebuild.run)
-        left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), self.source, positions)
+        place = Place(self.live, self.rebuild.run, partitions=self.source.partitions)
+        left = self.sides.meet(tx, Filler(self.target, place, self.source, tx), positions)
         look_in(tx, self.live)
         if self.target.has_effects and not left.complete:
             reason = "its runner has not applied all events, or some are in quarantine, and their effects would be lost"
@@ -120,8 +118,14 @@ class Swap:
         return left
 
     def _refuse_differences(self, tx: Connection) -> None:
-        if self.differences is not None and (told := self.differences.that_remain(tx)):
-            raise TablesDiffer(self.target.name, told)
+        if not self.accept and (told := self.differences.that_remain(tx)):
+            raise self.differences.error(told)
+
+    def _is_lacking(self, tx: Connection) -> bool:
+        """Whether the new tables lack what the former ones hold, and nobody would know when it comes again."""
+        if self.source.repeats and self.differences.that_are_missing(tx):
+            return True
+        return bool(that_are_refused(self.target, tx, self.live))
 
     def _lock(self, tx: Connection, tables: Sequence[str], mode: str, seconds: float) -> None:
         """In one order; at most so long for each, because others queue behind us meanwhile."""
@@ -134,5 +138,7 @@ class Swap:
         version = self.sides.live_version(tx)
         self.sides.hand_over(tx, self.rebuild.version)
         state.swapped(tx, self.target.name, version, left.positions, left.ahead, returnable)
-        forget = sql.SQL("TRUNCATE {}").format(sql.Identifier(self.rebuild.other_schema, "rebuilt_events"))
-        tx.execute(forget)
+        if not self.source.repeats:
+            # Else it tells which events the former tables hold: the same ones, if there is a way back to them.
+            forget = sql.SQL("TRUNCATE {}").format(sql.Identifier(self.rebuild.other_schema, "rebuilt_events"))
+            tx.execute(forget)

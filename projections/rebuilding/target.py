@@ -11,6 +11,7 @@ from infrastructure.by_name import module_or_problem
 from infrastructure.migrate import Migrations
 from infrastructure.outbox import load_outbox
 from infrastructure.postgres import Connection, Timeouts, connect
+from infrastructure.settings import Settings
 from projections import effects, inbox, positions
 from projections.base import Projection
 from projections.loading import Feed, LoadedProjection, load_projection
@@ -28,16 +29,22 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 @dataclass(frozen=True)
 class Target:
-    """module: names the projection, here and in the workers' processes. dsn: its database. store_dsn: the store's."""
+    """module: names the projection, here and in the workers' processes. dsn: its database.
+
+    store_dsn: the store's, where it can be reached. kafka: the settings of the cluster with its topics. One of the
+    two is needed: a rebuild reads from either.
+    """
 
     module: str
     loaded: LoadedProjection
     dsn: str = field(repr=False)
-    store_dsn: str = field(repr=False)
+    store_dsn: str | None = field(repr=False)
     outboxes: tuple[str, ...]
+    """Those whose events it reads, if the domain has them."""
+    kafka: Settings | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, module: str, store_dsn: str, dsn: str | None = None) -> "Target":
+    def of(cls, module: str, store_dsn: str | None, dsn: str | None = None, kafka: Settings | None = None) -> "Target":
         """dsn: of its database if that is not the one that the settings name.
 
         Raises NoSuchProjection, SettingsError, RebuildRefused.
@@ -47,9 +54,7 @@ class Target:
         if not _NAME.fullmatch(loaded.name):
             raise RebuildRefused(name, "the folder's name must be at most 41 characters of a-z, 0-9 and _")
         outboxes = loaded.outboxes or _outboxes_of(loaded.projection)
-        if not outboxes:
-            raise RebuildRefused(name, "no outbox of the domain publishes what it reads")
-        return cls(module, loaded, dsn or loaded.dsn(), store_dsn, outboxes)
+        return cls(module, loaded, dsn or loaded.dsn(), store_dsn, outboxes, kafka)
 
     @property
     def projection(self) -> Projection:
@@ -85,6 +90,11 @@ class Target:
         return connect(self.dsn_of_other(), application_name=self._application_name, timeouts=PATIENT)
 
     def connect_store(self) -> Connection:
+        """Raises RebuildRefused when there is none that has its events."""
+        if self.store_dsn is None:
+            raise RebuildRefused(self.name, "no event store database is given (COUNTERFOIL_STORE_DSN)")
+        if not self.outboxes:
+            raise RebuildRefused(self.name, "no outbox of the domain publishes what it reads")
         return connect(self.store_dsn, application_name=self._application_name)
 
     def dsn_of_other(self) -> str:

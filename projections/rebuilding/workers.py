@@ -22,9 +22,11 @@ from infrastructure.postgres import cause_of, is_transient
 from infrastructure.settings import Settings
 from infrastructure.supervisor import beat
 from projections.rebuilding.errors import RebuildStopped, Superseded, WorkerFailed
-from projections.rebuilding.fill import Filler, Place
-from projections.rebuilding.source import Source
+from projections.rebuilding.fill import Filler
+from projections.rebuilding.opening import opened
+from projections.rebuilding.source import Place
 from projections.rebuilding.target import Target
+from projections.rebuilding.topic_reader import TopicsUnreadable
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +62,13 @@ def fill(target: Target, places: Sequence[Place], stop: Event, tell: Callable[[]
 
 
 def work(target: Target, place: Place, stop: Event | SharedEvent) -> None:
-    """One worker, until it has come to the end or is told to stop. Waits for a database that is away."""
+    """One worker, until it has come to the end or is told to stop. Waits for a database or a Kafka that is away."""
     backoff, superseded = Backoff(base=0.2, cap=5.0), 0
     while not stop.is_set():
         try:
-            with target.connect_store() as store, target.connect_other() as other:
-                filler = Filler(target, place, Source(target, store), other)
-                while not stop.is_set() and filler.step():
+            with target.connect_other() as other, opened(target, other, place.live, place.partitions) as source:
+                filler = Filler(target, place, source, other)
+                while not stop.is_set() and not filler.step().ended:
                     beat(f"rebuild {target.name}")
                     backoff.reset()
             return
@@ -78,6 +80,8 @@ def work(target: Target, place: Place, stop: Event | SharedEvent) -> None:
             if not is_transient(error):
                 raise
             logger.warning("the rebuild waits", extra={"consumer": target.name, "error": cause_of(error)})
+        except TopicsUnreadable as error:
+            logger.warning("the rebuild waits", extra={"consumer": target.name, "error": error.error})
         stop.wait(backoff.next_delay())
 
 

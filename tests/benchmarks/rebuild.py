@@ -11,6 +11,7 @@ from infrastructure.migrate import migrate
 from infrastructure.postgres import Connection, Timeouts, connect
 from projections.order_summary import MIGRATIONS
 from projections.rebuilding import state
+from projections.rebuilding.differences import Differences
 from projections.rebuilding.session import Session, session
 from projections.rebuilding.target import Target
 from tests.benchmarks.append import LibraryOrders, library_env, library_order
@@ -90,7 +91,7 @@ def _swap_of_many_rows(target: Target, connection: Connection) -> None:
         held = []
         for _ in range(5):
             started = time.perf_counter()
-            swapped = work.swap(None, Event(), 60.0, lambda *_: None)
+            swapped = work.swap(Differences(target, work.live), Event(), 60.0, lambda *_: None)
             assert swapped is not None
             held.append(f"{swapped.held * 1000:.0f} of {(time.perf_counter() - started) * 1000:.0f}")
         print(

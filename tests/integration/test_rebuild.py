@@ -13,6 +13,7 @@ from projections.base import NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import set_stock
 from projections.rebuild import abandon, confirm, rebuild, roll_back
+from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, RebuildStopped, TablesDiffer
 from projections.rebuilding.session import session
 from projections.rebuilding.target import Target
@@ -142,7 +143,7 @@ def test_stock_that_people_counted_meanwhile_is_carried_over(target: Target, liv
         set_stock(live, "pen", 5_000)
         set_stock(live, "new", 3)
         before = everything(live)
-        assert work.swap(None, NEVER, 0.5, lambda *_: None) is not None
+        assert work.swap(Differences(target, work.live), NEVER, 0.5, lambda *_: None) is not None
     assert everything(live) == before
 
 
@@ -153,7 +154,7 @@ def test_less_on_hand_than_would_be_reserved_stops_the_swap(target: Target, live
         work.fill(NEVER, lambda *_: None)
         set_stock(live, "pen", 1)
         with pytest.raises(RebuildRefused, match="never_oversold"):
-            work.swap(None, NEVER, 0.5, lambda *_: None)
+            work.swap(Differences(target, work.live), NEVER, 0.5, lambda *_: None)
     assert count(live, "reservations") == 0
 
 

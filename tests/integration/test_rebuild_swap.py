@@ -11,6 +11,7 @@ from psycopg import Connection
 
 from projections.rebuild import abandon, confirm, roll_back
 from projections.rebuilding import state
+from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, Superseded, SwapBusy
 from projections.rebuilding.session import session
 from projections.rebuilding.state import State
@@ -166,7 +167,8 @@ def test_a_process_that_stood_still_while_another_took_over_swaps_nothing(target
         work.begin(1)
         work.fill(NEVER, lambda *_: None)
         sides = work.sides()
-        stale = Swap(target, work.rebuild, work.live, sides, work.source, work.catch_up, differences=None)
+        differences = Differences(target, work.live)
+        stale = Swap(target, work.rebuild, work.live, sides, work.source, work.catch_up, differences)
         state.next_run(live, target.name)
         with pytest.raises(Superseded):
             stale.run(NEVER, 0.5)

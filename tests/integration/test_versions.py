@@ -36,14 +36,12 @@ def test_who_writes_first_says_the_version(sessions: list[Connection]) -> None:
 
 def test_a_swap_waits_for_writers_and_who_waited_for_the_swap_sees_its_version(sessions: list[Connection]) -> None:
     writing, swapping, late = sessions
-    swapping.execute("SET lock_timeout = '100ms'")
     with writing.transaction():
         versions.hold(writing, NAME, 1)
-        with pytest.raises(psycopg.errors.LockNotAvailable), swapping.transaction():
-            versions.fence(swapping, NAME)
+        with pytest.raises(psycopg.errors.LockNotAvailable), versions.fence(swapping, NAME, 0.1):
+            pass
     with ThreadPoolExecutor(1) as threads:
-        with swapping.transaction():
-            versions.fence(swapping, NAME)
+        with versions.fence(swapping, NAME, 5.0):
             waiting = threads.submit(versions.hold, late, NAME, 1)
             eventually(lambda: writing.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
             versions.write(swapping, NAME, 2)
@@ -66,7 +64,6 @@ def test_a_runner_of_other_code_waits_outside_of_the_group_and_works_once_the_ta
     with projecting(newer, inventory_dsn, kafka.bootstrap):
         eventually(lambda: "another version" in caplog.text, within=30)
         assert tally(sessions[0], newer.consumer_name) == []
-        with sessions[1].transaction():
-            versions.fence(sessions[1], newer.consumer_name)
+        with versions.fence(sessions[1], newer.consumer_name, 5.0):
             versions.write(sessions[1], newer.consumer_name, 2)
         eventually(lambda: len(tally(sessions[0], newer.consumer_name)) == 1, within=60)

@@ -14,7 +14,7 @@ from projections.base import Projection
 from projections.batch import apply_batch
 from projections.inventory.projection import PROJECTION
 from projections.rebuild import Options, Outcome, rebuild
-from projections.rebuilding.source import Source
+from projections.rebuilding.stored import StoreSource
 from projections.rebuilding.target import Target
 from tests.support.messages import readable
 
@@ -46,7 +46,7 @@ def with_projection(target: Target, projection: Projection) -> Target:
 def told(target: Target) -> list[Contract]:
     """All that the store tells the projection, in its order."""
     with target.connect_store() as store:
-        events = Source(target, store).visible(0, 1_000_000)
+        events = StoreSource(target, store).visible(0, 1_000_000)
         return [contract for each in events for contract in each.contracts]
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from projections.rebuilding import workers
-from projections.rebuilding.fill import Place
+from projections.rebuilding.source import Place
 
 
 def test_a_worker_is_told_to_stop_when_nobody_can_be_told_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

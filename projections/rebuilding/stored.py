@@ -1,0 +1,112 @@
+"""The event store as a rebuild's source: the same contracts, with the same ids, as by Kafka."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from domain.contracts import Contract
+from infrastructure.event_reader import EventReader, RecordedEvent
+from infrastructure.outbox import load_outbox
+from infrastructure.postgres import Connection
+from infrastructure.shards import shard_of
+from projections.rebuilding.errors import RebuildStopped
+from projections.rebuilding.source import (
+    CLOSE,
+    MOST_AT_ONCE,
+    PAGE,
+    PAGE_BYTES,
+    Page,
+    Partition,
+    Place,
+    Placed,
+    Rest,
+    Told,
+    TooFarApart,
+)
+from projections.rebuilding.target import Target
+from projections.stored_contracts import ContractMapper
+
+# Whatever is visible, gaps or not: what has been applied live was visible before.
+READ_VISIBLE = """
+    SELECT originator_id, originator_version, topic, state, position
+    FROM stored_events WHERE position > %s ORDER BY position LIMIT %s
+"""
+
+
+class Visible(NamedTuple):
+    """What one stored event tells the projection; often one contract, or none."""
+
+    event: RecordedEvent
+    contracts: Sequence[Contract]
+
+    @property
+    def placed(self) -> list[Placed]:
+        return [Placed(0, self.event.position, contract) for contract in self.contracts]
+
+
+class StoreSource:
+    """The stored events of one store as a projection's contracts."""
+
+    name = "the store"
+    repeats = False
+    partitions: Sequence[Partition] = ()
+
+    def __init__(self, target: Target, store: Connection) -> None:
+        """store: in autocommit mode, for this alone."""
+        self._store = store
+        self._name = target.name
+        self._reader = EventReader(store)
+        outboxes = [load_outbox(name) for name in target.outboxes]
+        self._mapper = ContractMapper(target.projection, outboxes, self._reader.namespace())
+
+    def page(self, positions: Mapping[int, int], place: Place) -> Page:
+        position = positions[place.worker]
+        events = self._reader.read(position, PAGE, PAGE_BYTES).events
+        mapped, stopped = self._told([event for event in events if place.is_mine(event)])
+        told = [Told(place.worker, each.event.position, each.placed) for each in mapped]
+        if stopped:
+            position = stopped.position - 1
+        elif events:
+            position = events[-1].position
+        return Page(told, {place.worker: position}, not events, len(events) <= CLOSE, stopped)
+
+    def rest(self, positions: Sequence[int]) -> Rest:
+        told, reached, workers = self.visible(min(positions)), max(positions), len(positions)
+        due = [each for each in told if positions[shard_of(each.event.originator_id, workers)] < each.event.position]
+        return Rest(
+            due=placed([each for each in due if each.event.position <= reached]),
+            beyond=placed([each for each in due if each.event.position > reached]),
+            reached=[reached],
+        )
+
+    def stopped(self, _row: int, position: int, event_id: str | None, problem: str) -> RebuildStopped:
+        return RebuildStopped(self._name, position, event_id, problem)
+
+    def extent(self, positions: Sequence[int]) -> tuple[int, int]:
+        return min(positions, default=0), self._reader.highest_position()
+
+    def visible(self, after: int, most: int = MOST_AT_ONCE) -> list[Visible]:
+        """The events after a position, whether or not all before them are there yet.
+
+        Raises TooFarApart when there are more than `most`, RebuildStopped when one of them cannot be mapped.
+        """
+        rows = self._store.execute(READ_VISIBLE, (after, most + 1), binary=True).fetchall()
+        if len(rows) > most:
+            raise TooFarApart
+        told, stopped = self._told([RecordedEvent(*row) for row in rows])
+        if stopped:
+            raise stopped
+        return told
+
+    def _told(self, events: Sequence[RecordedEvent]) -> tuple[list[Visible], RebuildStopped | None]:
+        """All of them, or those before the first that cannot be mapped, and why that cannot."""
+        told: list[Visible] = []
+        for event in events:
+            mapped = self._mapper.map((event,))
+            if mapped.unmappable:
+                return told, RebuildStopped(self._name, event.position, None, mapped.unmappable.problem)
+            told.append(Visible(event, mapped.contracts))
+        return told, None
+
+
+def placed(told: Sequence[Visible]) -> list[Placed]:
+    return [each for one in told for each in one.placed]

@@ -1,0 +1,293 @@
+"""Topics read from any place to their end, all partitions together in the order of time. Joins no group, commits
+nothing."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from domain.errors import CounterfoilError
+from infrastructure import bounded
+from infrastructure.kafka_config import connection_config
+from infrastructure.record import Record
+from infrastructure.settings import Settings
+
+_silent = logging.getLogger(f"{__name__}.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+ANSWER_SECONDS = 5.0
+"""Longest wait for one answer of the cluster."""
+TURN_SECONDS = 0.5
+"""Longest wait for records before the caller may look whether it is to stop."""
+SILENCE_SECONDS = 30.0
+"""Without a word from Kafka for so long, reading is given up."""
+LEAVE_SECONDS = 2.0
+
+MOST_WAITING = 2_000
+MOST_BYTES_WAITING = 4 * 2**20
+"""Of one partition, read ahead of its turn; then it is paused. One whose records are older goes first."""
+
+_NEVER_PASSES = {
+    KafkaError._FATAL,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
+
+
+@dataclass(eq=False)
+class TopicsUnreadable(CounterfoilError):
+    """Kafka did not give what was asked for. topics: in question. error: Kafka's name of the reason.
+
+    What to do: see that Kafka is up, the topics are there and may be read; then ask again.
+    """
+
+    topics: Sequence[str]
+    error: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.topics)} cannot be read ({self.error}). See that Kafka answers, and run it again."
+
+
+@dataclass(eq=False)
+class RecordsGone(CounterfoilError):
+    """What comes next was deleted before it was read, by retention or with its topic.
+
+    What to do: begin anew with what there is, if that will do; else read from the store.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"The records of {self.topic}/{self.partition} from offset {self.offset} on are gone: they were deleted "
+            "before they were read, or the topic was made anew. Abandon this rebuild and begin it again."
+        )
+
+
+class Read(NamedTuple):
+    """records: each with the number of its partition in the reader's list. reached: offsets that come next.
+
+    ended: all is read that was there when the round began.
+    """
+
+    records: Sequence[tuple[int, Record]]
+    reached: Sequence[int]
+    ended: bool
+
+
+@dataclass
+class _Lane:
+    """One partition. next: offset after what was handed out. tail: after what was read."""
+
+    place: tuple[str, int]
+    next: int = 0
+    tail: int = 0
+    goal: int = 0
+    size: int = 0
+    paused: bool = False
+    waiting: deque[Record] = field(default_factory=deque)
+
+    @property
+    def is_done(self) -> bool:
+        return self.next >= self.goal
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.waiting) >= MOST_WAITING or self.size >= MOST_BYTES_WAITING
+
+    def begin(self, offset: int) -> None:
+        self.next = self.tail = offset
+        self.size, self.paused = 0, False
+        self.waiting.clear()
+
+    def add(self, record: Record) -> None:
+        self.waiting.append(record)
+        self.tail = record.offset + 1
+        self.size += _size(record)
+
+    def has_come_to(self, offset: int) -> None:
+        """Behind the last record there may be marks of transactions."""
+        self.tail = max(self.tail, offset)
+        if not self.waiting:
+            self.next = self.tail
+
+    def take(self) -> Record:
+        record = self.waiting.popleft()
+        self.size -= _size(record)
+        self.next = record.offset + 1 if self.waiting else self.tail
+        return record
+
+
+class TopicReader:
+    """Committed records only. Belongs to one thread.
+
+    Guarantees: the records of a partition come in their order, each once for each time that its place is read.
+    Between partitions the one with the earlier time comes first, as far as their times ascend. What is read
+    ahead is bounded, whatever the partitions hold. Nothing is skipped: where records are missing, RecordsGone.
+    """
+
+    def __init__(self, settings: Settings, name: str, topics: Sequence[str]) -> None:
+        """name: of a group that nobody joins; Kafka may ask for a right to it. Raises TopicsUnreadable."""
+        self._topics = topics
+        self._error = "_TIMED_OUT"
+        config: dict[str, Any] = {
+            "group.id": name,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",  # never to go on elsewhere
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "allow.auto.create.topics": False,
+            "queued.max.messages.kbytes": 16_384,
+            "log_level": 0,
+            "error_cb": self._on_error,
+        }
+        self._consumer = Consumer(connection_config(settings) | config, logger=_silent)
+        try:
+            self._lanes = [_Lane(place) for place in self._find()]
+        except BaseException:
+            self.close()
+            raise
+        self._by_place = {lane.place: lane for lane in self._lanes}
+        self._heard_at = monotonic()
+        self._at: list[int] | None = None
+        """Where the next round goes on; None before the first."""
+        self._in_a_round = False
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        return [lane.place for lane in self._lanes]
+
+    def has_changed(self) -> bool:
+        """Whether the topics have other partitions now. Raises TopicsUnreadable."""
+        return self._find() != self.partitions
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Of each partition the first that there is, and the one after the last committed. Raises TopicsUnreadable."""
+        return [self._offsets(lane.place) for lane in self._lanes]
+
+    def begin_round(self, positions: Sequence[int]) -> None:
+        """What is read next, from these positions on, ends where the topics end now. Raises TopicsUnreadable."""
+        if list(positions) != self._at:
+            self._go_to(positions)
+        for lane, (_, end) in zip(self._lanes, self.offsets(), strict=True):
+            lane.goal = end
+        self._in_a_round, self._heard_at = True, monotonic()
+
+    def read(self, positions: Sequence[int], most: int, most_bytes: int) -> Read:
+        """What comes next, at most so much. May be empty before the end is reached.
+
+        positions: offsets, one for each partition. A round begins with the first call, and with the one after it has
+        ended. Raises TopicsUnreadable, RecordsGone.
+        """
+        if list(positions) != self._at or not self._in_a_round:
+            self.begin_round(positions)
+        records: list[tuple[int, Record]] = []
+        until, size = monotonic() + TURN_SECONDS, 0
+        while len(records) < most and size < most_bytes:
+            left = [(number, lane) for number, lane in enumerate(self._lanes) if not lane.is_done]
+            if not left:
+                self._in_a_round = False
+                break
+            if all(lane.waiting for _, lane in left):
+                number, lane = min(left, key=lambda each: each[1].waiting[0].timestamp_ms or 0)
+                record = lane.take()
+                records.append((number, record))
+                size += _size(record)
+            elif not self._fetch([lane for _, lane in left], until):
+                break
+        self._at = [lane.next for lane in self._lanes]
+        return Read(records, self._at, not self._in_a_round)
+
+    def close(self) -> None:
+        bounded.within(LEAVE_SECONDS, self._consumer.close, "kafka-consumer-close")
+
+    def _go_to(self, positions: Sequence[int]) -> None:
+        for lane, offset in zip(self._lanes, positions, strict=True):
+            lane.begin(offset)
+        places = [TopicPartition(*lane.place, lane.next) for lane in self._lanes]
+        self._consumer.assign(places)
+        self._consumer.resume(places)  # the client keeps a pause with the partition
+        self._at = list(positions)
+
+    def _fetch(self, left: Sequence[_Lane], until: float) -> bool:
+        """Until one of them has more, or false when the time is over."""
+        for lane in left:
+            if lane.paused and not lane.waiting:
+                self._consumer.resume([TopicPartition(*lane.place)])
+                lane.paused = False
+        first = self._consumer.poll(max(0.0, until - monotonic()))
+        messages = [] if first is None else [first, *self._consumer.consume(500, timeout=0)]
+        for message in messages:
+            self._take(message)
+        for lane in self._lanes:
+            if lane.is_full and not lane.paused:
+                self._consumer.pause([TopicPartition(*lane.place)])
+                lane.paused = True
+        if messages:
+            self._heard_at = monotonic()
+        elif monotonic() - self._heard_at > SILENCE_SECONDS:
+            raise TopicsUnreadable(self._topics, self._error)
+        return monotonic() < until
+
+    def _take(self, message: Message) -> None:
+        lane, error = self._by_place.get((str(message.topic()), message.partition() or 0)), message.error()
+        if lane is None:
+            return
+        if error is None:
+            lane.add(Record.of(message))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            lane.has_come_to(message.offset() or 0)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise RecordsGone(*lane.place, lane.tail)
+        elif error.fatal() or error.code() in _NEVER_PASSES:
+            raise TopicsUnreadable([lane.place[0]], error.name())
+
+    def _find(self) -> list[tuple[str, int]]:
+        places = []
+        for topic in self._topics:
+            try:
+                found = self._consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
+            except KafkaException as error:
+                raise TopicsUnreadable([topic], error.args[0].name()) from None
+            if found.error is not None:
+                raise TopicsUnreadable([topic], found.error.name())
+            places += [(topic, number) for number in sorted(found.partitions)]
+        return places
+
+    def _offsets(self, place: tuple[str, int]) -> tuple[int, int]:
+        try:
+            found = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_SECONDS)
+        except KafkaException as error:
+            raise TopicsUnreadable([place[0]], error.args[0].name()) from None
+        if found is None:
+            raise TopicsUnreadable([place[0]], "_TIMED_OUT")
+        return found[0], found[1]
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Nearly all pass by themselves; named when Kafka stays silent."""
+        self._error = error.name()
+
+
+@contextmanager
+def reading(settings: Settings, name: str, topics: Sequence[str]) -> Iterator[TopicReader]:
+    reader = TopicReader(settings, name, topics)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def _size(record: Record) -> int:
+    return len(record.value or b"") + len(record.key or b"")
