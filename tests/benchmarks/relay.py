@@ -1,21 +1,17 @@
 """From the store to acknowledged in Kafka, against a bare produce loop and against plain loops on the library.
 
 The bare loop has the messages ready and does nothing but hand them over, with a delivery callback each, and
-count what was acknowledged. All producers are configured alike, and warm before the clock starts.
+count what was acknowledged. The plain loops are what one writes first, with the same contracts validated by pydantic,
+and once without that.
 """
 
 import gc
-import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-from confluent_kafka import KafkaError, Message, Producer
-from psycopg import Connection
 
 from domain.orders.application import Orders
 from infrastructure.delivery import OutgoingMessage
@@ -25,11 +21,11 @@ from infrastructure.lease import Shard
 from infrastructure.outbox import load_outbox
 from infrastructure.outgoing import MessageMapper
 from infrastructure.postgres import connect
-from infrastructure.producer import producer_config
 from infrastructure.publishers import publisher_for
 from infrastructure.settings import Settings
 from tests.benchmarks.append import LibraryOrders, library_env, library_order, our_order
 from tests.benchmarks.harness import Comparison, Contender
+from tests.benchmarks.relay_loops import TOPICS, bare_per_second, library_loop_per_second, unvalidated, validated
 from tests.support.kafka import create_topic, running_kafka
 from tests.support.relays import NEVER, relay_by_hand
 
@@ -37,10 +33,7 @@ EVENTS = 10_000
 ONE_BY_ONE = 100
 PAGE = 1_000
 BATCH = 2_000
-TOPICS = ("orders.placed.v1", "orders.cancelled.v1")
 OUTBOX = load_outbox("domain.orders")
-
-CHECKPOINT = "UPDATE loop_checkpoint SET position = %s"
 
 
 def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
@@ -71,13 +64,21 @@ def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
             yield Comparison(
                 f"Store to acknowledged, beside a plain loop on the library in batches of {PAGE:,}",
                 "events/s",
-                (Contender("library", partial(looped, PAGE, EVENTS)), counterfoil),
+                (
+                    Contender("library, contracts validated", partial(looped, validated, PAGE, EVENTS)),
+                    counterfoil,
+                    Contender("library, nothing validated", partial(looped, unvalidated, PAGE, EVENTS)),
+                ),
                 ">= 3.5",
             )
             yield Comparison(
                 "Store to acknowledged, beside one event at a time on the library",
                 "events/s",
-                (Contender("library, one by one", partial(looped, 1, ONE_BY_ONE)), counterfoil),
+                (
+                    Contender("library, contracts validated", partial(looped, validated, 1, ONE_BY_ONE)),
+                    counterfoil,
+                    Contender("library, nothing validated", partial(looped, unvalidated, 1, ONE_BY_ONE)),
+                ),
                 ">= 100",
             )
             yield Comparison(
@@ -116,85 +117,3 @@ def mapped(dsn: str) -> Sequence[OutgoingMessage]:
         reader = EventReader(connection)
         mapper = MessageMapper(OUTBOX, reader.namespace())
         return [message for event in reader.read(0, EVENTS).events for message in mapper.messages(event)]
-
-
-class Acknowledged:
-    """Counts what arrived, as whoever must not lose anything has to."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def report(self, error: KafkaError | None, _message: Message) -> None:
-        assert error is None
-        self.count += 1
-
-
-def warm_producer(settings: Settings) -> Producer:
-    producer = Producer(producer_config(settings))
-    for topic in TOPICS:
-        producer.produce(topic, b"warm", b"warm")
-    producer.flush(30)
-    return producer
-
-
-def bare_per_second(messages: Sequence[OutgoingMessage], settings: Settings) -> float:
-    producer, acknowledged = warm_producer(settings), Acknowledged()
-    ready = [(m.topic, m.value, m.key, list(m.headers)) for m in messages]
-    started = time.perf_counter()
-    for count, (topic, value, key, headers) in enumerate(ready):
-        producer.produce(topic, value, key, headers=headers, on_delivery=acknowledged.report)
-        if count % PAGE == 0:
-            producer.poll(0)
-    producer.flush(60)
-    elapsed = time.perf_counter() - started
-    assert acknowledged.count == len(messages)
-    return len(messages) / elapsed
-
-
-def library_loop_per_second(
-    application: LibraryOrders, connection: Connection[Any], settings: Settings, page: int, events: int
-) -> float:
-    """What one writes first: read a page, map, produce, flush, remember the position."""
-    producer, acknowledged = warm_producer(settings), Acknowledged()
-    position, done, started = 0, 0, time.perf_counter()
-    while done < events:
-        notifications = application.recorder.select_notifications(position, page, inclusive_of_start=False)
-        for notification in notifications:
-            event: Any = application.mapper.to_domain_event(notification)
-            value, headers = as_message(event)
-            key = str(event.originator_id).encode()
-            producer.produce(TOPICS[0], value, key, headers=headers, on_delivery=acknowledged.report)
-        producer.flush(60)
-        done, position = done + len(notifications), notifications[-1].id
-        assert acknowledged.count == done
-        connection.execute(CHECKPOINT, (position,))
-    return done / (time.perf_counter() - started)
-
-
-def as_message(event: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """The same fields and headers as ours, without any validation."""
-    key, time_text = str(event.originator_id), event.timestamp.isoformat()
-    contract = {
-        "eventId": f"evt_{event.originator_id.hex}{event.originator_version}",
-        "eventType": "OrderPlaced",
-        "schemaVersion": 1,
-        "occurredAt": time_text,
-        "orderId": key,
-        "customerId": event.customer_id,
-        "totalMinor": sum(line["quantity"] * line["unit_price_minor"] for line in event.lines),
-        "currency": event.currency,
-        "lines": [{"sku": line["sku"], "quantity": line["quantity"]} for line in event.lines],
-    }
-    headers: list[tuple[str, bytes]] = [
-        ("content-type", b"application/json"),
-        ("ce_specversion", b"1.0"),
-        ("ce_source", b"/counterfoil/7a1e0c7e-6f0a-4b55-9d0e-4a1d0f5f4c11"),
-        ("ce_type", b"OrderPlaced.v1"),
-        ("ce_dataschema", b"urn:counterfoil:contract:OrderPlaced:1"),
-        ("ce_id", str(contract["eventId"]).encode()),
-        ("ce_time", time_text.encode()),
-        ("ce_subject", key.encode()),
-        ("ce_partitionkey", key.encode()),
-        ("ce_sequence", b"%d" % event.originator_version),
-    ]
-    return json.dumps(contract, separators=(",", ":")).encode(), headers
