@@ -11,6 +11,7 @@ from counterfoil.output import complain
 from domain.loading import load_business
 from infrastructure import metrics, migrate
 from infrastructure.first_connection import wait_for_database
+from infrastructure.garbage import collect_rarely
 from infrastructure.outbox import Outbox, load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import connect
@@ -54,6 +55,7 @@ def run(
     metrics.serve(settings.metrics_port)
     if not wait_for_database(loaded.dsn(), name, lambda: _check(loaded, runner), stop):
         return
+    collect_rarely()
     with _inbox_looked_after(loaded):
         keep_running(name, runner.run, stop)
 

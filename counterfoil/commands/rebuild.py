@@ -13,6 +13,7 @@ from counterfoil import arguments
 from counterfoil.groups import RunUnlessTold
 from counterfoil.output import err, print_json, print_table
 from domain.loading import load_business
+from infrastructure.garbage import collect_rarely
 from infrastructure.settings import Settings, SettingsError
 from infrastructure.supervisor import stop_on_signals
 from projections import rebuild
@@ -71,6 +72,7 @@ def run(
     `run` may be left out. Exit code 1 when the tables differ; they are kept, and nothing is swapped then.
     """
     stop = stop_on_signals()
+    collect_rarely()
     options = rebuild.Options(workers, swap, accept_differences, patience, from_topic, accept_missing)
     try:
         with _shown() as tell:

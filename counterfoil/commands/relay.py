@@ -1,6 +1,5 @@
 """Run a relay, stored events to Kafka; change it, and say what holds one back."""
 
-import gc
 from contextlib import closing
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from counterfoil.groups import RunUnlessTold
 from domain.loading import load_business
 from infrastructure import metrics, migrate
 from infrastructure.first_connection import wait_for_database
+from infrastructure.garbage import collect_rarely
 from infrastructure.outbox import load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import connect
@@ -43,8 +43,7 @@ def run(
     metrics.serve(settings.metrics_port)
     if not wait_for_database(dsn, outbox.name, lambda: _check(dsn), stop):
         return
-    # Its many objects live as long as a batch and form no cycles; looking for cycles took a quarter of the time.
-    gc.set_threshold(100_000)
+    collect_rarely()
     keep_running(outbox.name, RelayLoop(outbox, settings).run, stop)
 
 

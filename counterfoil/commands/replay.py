@@ -13,6 +13,7 @@ from counterfoil import arguments
 from domain.errors import CounterfoilError
 from domain.loading import load_business
 from infrastructure.event_reader import EventReader, RecordedEvent
+from infrastructure.garbage import collect_rarely
 from infrastructure.outbox import load_outbox
 from infrastructure.outgoing import MessageMapper
 from infrastructure.postgres import connect
@@ -58,6 +59,7 @@ def replay(
     stop = stop_on_signals()
     load_business()
     outbox = load_outbox(module)
+    collect_rarely()
     events = contracts = 0
     with closing(connect(Settings.load().required_store_dsn(), application_name="counterfoil replay")) as store:
         reader = EventReader(store)

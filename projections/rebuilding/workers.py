@@ -18,6 +18,7 @@ import psycopg
 from domain.loading import load_business
 from infrastructure import logs
 from infrastructure.backoff import Backoff
+from infrastructure.garbage import collect_rarely
 from infrastructure.postgres import cause_of, is_transient
 from infrastructure.settings import Settings
 from infrastructure.supervisor import beat
@@ -122,6 +123,7 @@ def _work_in_process(named: tuple[str, str, str], place: Place, stop: SharedEven
     settings = Settings.load()
     logs.configure(settings.log_format, settings.log_level)
     load_business()
+    collect_rarely()
     try:
         work(Target.of(*named), place, stop)
         pipe.send(None)

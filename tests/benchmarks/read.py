@@ -13,6 +13,7 @@ from domain.event_mapper import EventMapper
 from domain.orders.application import Orders
 from infrastructure.event_reader import EventReader
 from infrastructure.event_store import store_env
+from infrastructure.garbage import collect_rarely
 from infrastructure.postgres import connect
 from tests.benchmarks.append import LibraryOrders, library_env, library_order, our_order
 from tests.benchmarks.harness import Comparison, Contender
@@ -55,6 +56,7 @@ class TypedLibraryOrders(LibraryOrders):
 
 
 def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
+    collect_rarely()  # as in the commands; it serves all contenders alike
     env = library_env(library_dsn)
     with (
         closing(Orders(env=store_env(store_dsn))) as ours,

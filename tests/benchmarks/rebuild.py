@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 from threading import Event
 
+from infrastructure.garbage import collect_rarely
 from infrastructure.migrate import migrate
 from infrastructure.postgres import Connection, Timeouts, connect
 from projections.order_summary import MIGRATIONS
@@ -38,6 +39,7 @@ FILL = """
 
 def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
     os.environ["COUNTERFOIL_STORE_DSN"] = store_dsn
+    collect_rarely()  # as in the command; it serves all contenders alike
     migrate(store_dsn, MIGRATIONS)
     target = Target.of("projections.order_summary", store_dsn)
     with _patient(store_dsn) as connection:

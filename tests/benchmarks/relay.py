@@ -5,7 +5,6 @@ count what was acknowledged. The plain loops are what one writes first, with the
 and once without that.
 """
 
-import gc
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from domain.orders.application import Orders
 from infrastructure.delivery import OutgoingMessage
 from infrastructure.event_reader import EventReader
 from infrastructure.event_store import store_env
+from infrastructure.garbage import collect_rarely
 from infrastructure.lease import Shard
 from infrastructure.outbox import load_outbox
 from infrastructure.outgoing import MessageMapper
@@ -37,7 +37,7 @@ OUTBOX = load_outbox("domain.orders")
 
 
 def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
-    gc.set_threshold(100_000)  # as in the relay's command; it serves all contenders alike
+    collect_rarely()  # as in the relay's command; it serves all contenders alike
     with running_kafka() as kafka:
         for topic in TOPICS:
             create_topic(kafka.bootstrap, topic, partitions=6)
