@@ -1,4 +1,4 @@
-"""What an operator does to a relay: pause, resume, move it back, change the number of its shards.
+"""What an operator does to a relay: pause, resume, move it back; and the way to any change while nobody publishes.
 
 Moving back and resharding need a moment in which nobody publishes. So the relay is asked to stand aside for
 a few seconds at a time, the leases are waited for, and then all rows are changed in one transaction that finds
@@ -16,10 +16,9 @@ import psycopg
 
 from domain.errors import CounterfoilError
 from infrastructure.postgres import Connection
+from infrastructure.publisher import Mark
 
 Changed = TypeVar("Changed")
-
-MOST_SHARDS = 256
 
 _ASIDE = 10.0
 """Seconds for which the relay stands aside after each request; what is left over if we are killed."""
@@ -85,15 +84,9 @@ class ShardRow:
     owner: str | None
     paused: bool
 
-
-@dataclass(frozen=True)
-class Resharded:
-    """position: where all shards begin. repeats_up_to: events between the two may be published a second time."""
-
-    before: int
-    after: int
-    position: int
-    repeats_up_to: int
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.position, self.generation, self.anchor)
 
 
 ONLY_ONE = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
@@ -140,16 +133,6 @@ MOVE_BACK = """
     WHERE relay = %(relay)s AND position >= %(to)s
 """
 
-REMOVE_SHARDS = "DELETE FROM relay_checkpoints WHERE relay = %s"
-
-ADD_SHARDS = """
-    INSERT INTO relay_checkpoints
-        (relay, shard, shards, position, anchor, epoch, generation, beat_at, paused_since, paused_until)
-    SELECT %(relay)s, shard, %(shards)s, %(position)s, %(anchor)s, %(epoch)s, %(generation)s, clock_timestamp(),
-           CASE WHEN %(paused)s THEN clock_timestamp() END, CASE WHEN %(paused)s THEN 'infinity'::timestamptz END
-    FROM generate_series(0, %(shards)s - 1) AS shard
-"""
-
 
 def pause(connection: Connection, relay: str, patience: float, stop: Event) -> bool:
     """Nobody publishes for the relay until `resume`, whatever is restarted meanwhile.
@@ -189,55 +172,50 @@ def rewind(connection: Connection, relay: str, to: int, patience: float, stop: E
         connection.execute(MOVE_BACK, {"relay": relay, "to": to})
         return [row for row in rows if row.position >= to]
 
-    return _with_nobody_publishing(connection, relay, change, patience, stop)
+    with changing(connection, relay):
+        return once_free(connection, relay, change, monotonic() + patience, patience, stop)
 
 
-def reshard(connection: Connection, relay: str, shards: int, patience: float, stop: Event) -> Resharded:
-    """Changes the number of shards. All begin at the lowest position of the old ones.
-
-    Guarantees: no event is left out; first appearances of each key stay in order. What was published above the
-    lowest position comes a second time, with the same ids. One transaction: all of it or nothing.
-    Raises UnknownRelay, ChangeUnderWay and StillPublishing, and then nothing was changed.
-    """
-
-    def change(rows: Sequence[ShardRow]) -> Resharded:
-        lowest = min(rows, key=lambda row: row.position)
-        done = Resharded(len(rows), shards, lowest.position, max(row.position for row in rows))
-        if shards == len(rows):
-            return done
-        values = {
-            "relay": relay,
-            "shards": shards,
-            "position": lowest.position,
-            "anchor": lowest.anchor,
-            "epoch": max(row.epoch for row in rows) + 1,
-            "generation": max(row.generation for row in rows) + 1,
-            "paused": any(row.paused for row in rows),
-        }
-        connection.execute(REMOVE_SHARDS, (relay,))
-        connection.execute(ADD_SHARDS, values)
-        return done
-
-    return _with_nobody_publishing(connection, relay, change, patience, stop)
+def locked(tx: Connection, relay: str) -> list[ShardRow]:
+    """By number, until the transaction ends."""
+    return [ShardRow(*row) for row in tx.execute(LOCK_SHARDS, (relay,))]
 
 
-def _with_nobody_publishing(
-    connection: Connection, relay: str, change: Callable[[Sequence[ShardRow]], Changed], patience: float, stop: Event
+def stand_aside(connection: Connection, relay: str) -> None:
+    """For so many seconds from now nobody takes a lease, and who has one lets go of it."""
+    connection.execute(PAUSE, {"relay": relay, "seconds": _ASIDE})
+
+
+def once_free(
+    connection: Connection,
+    relay: str,
+    change: Callable[[Sequence[ShardRow]], Changed],
+    until: float,
+    patience: float,
+    stop: Event,
 ) -> Changed:
-    """Asks the relay to stand aside until all its rows are free, and changes them in the transaction that sees it."""
+    """Asks the relay to stand aside until all its rows are free, and changes them in the transaction that sees it.
+
+    until: by time.monotonic, `patience` seconds from the beginning. Raises UnknownRelay and StillPublishing.
+    """
+    while True:
+        stand_aside(connection, relay)
+        with connection.transaction():
+            rows = locked(connection, relay)
+            owners = tuple(row.owner for row in rows if row.owner)
+            if not rows:
+                raise UnknownRelay(relay)
+            if not owners:
+                return change(rows)
+        if stop.wait(_LOOK_EVERY) or monotonic() > until:
+            raise StillPublishing(relay, owners, patience)
+
+
+@contextmanager
+def changing(connection: Connection, relay: str) -> Iterator[None]:
+    """Nobody else changes the relay meanwhile, and at the end it goes on. Raises ChangeUnderWay."""
     with _alone(connection, relay), _standing_aside_ends(connection, relay):
-        until = monotonic() + patience
-        while True:
-            connection.execute(PAUSE, {"relay": relay, "seconds": _ASIDE})
-            with connection.transaction():
-                rows = [ShardRow(*row) for row in connection.execute(LOCK_SHARDS, (relay,))]
-                owners = tuple(row.owner for row in rows if row.owner)
-                if not rows:
-                    raise UnknownRelay(relay)
-                if not owners:
-                    return change(rows)
-            if stop.wait(_LOOK_EVERY) or monotonic() > until:
-                raise StillPublishing(relay, owners, patience)
+        yield
 
 
 @contextmanager

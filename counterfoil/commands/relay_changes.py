@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from threading import Event
 from typing import Annotated
 
@@ -10,11 +11,14 @@ import typer
 from counterfoil.arguments import seconds_to_wait
 from counterfoil.output import err, out
 from infrastructure import relay_changes
+from infrastructure.event_reader import EventReader
 from infrastructure.lease import register
 from infrastructure.outbox import load_outbox
 from infrastructure.pooler import require_direct
 from infrastructure.postgres import Connection, connect
-from infrastructure.relay_changes import MOST_SHARDS
+from infrastructure.publishers import publisher_for
+from infrastructure.resharding import MOST_SHARDS
+from infrastructure.resharding import reshard as change_shards
 from infrastructure.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="MODULE", help="The relay, such as domain.orders.")]
@@ -70,11 +74,14 @@ def reshard(
 
     All new shards begin at the lowest position of the old ones, so some events are published a second time, under
     the same ids. The relay stands aside for the change, and then goes on; one that is paused stays so.
+    Where it delivers effectively once, give this command the relay's settings: it asks Kafka what the old shards
+    have committed, and ends what they have left open.
     """
-    load_outbox(module)  # a mistyped name would make a relay that nobody runs
+    settings, outbox = Settings.load(), load_outbox(module)  # a mistyped name would make a relay that nobody runs
     with _store() as store, _waiting():
         register(store, module)
-        done = relay_changes.reshard(store, module, shards, wait, _NEVER)
+        open_one = partial(publisher_for, settings, EventReader(store).namespace(), outbox)
+        done = change_shards(store, module, shards, wait, _NEVER, open_one)
     if done.before == done.after:
         out.print(f"{module} has {shards} already. Nothing was changed.")
         return

@@ -19,10 +19,10 @@ from infrastructure.relay_changes import (
     StillPublishing,
     UnknownRelay,
     pause,
-    reshard,
     resume,
     rewind,
 )
+from infrastructure.resharding import reshard
 from infrastructure.shards import shard_of
 from tests.integration.test_store_set_back import lose_the_tail
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in

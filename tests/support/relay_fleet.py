@@ -12,8 +12,8 @@ from infrastructure.lease import Shard, register
 from infrastructure.outbox import Outbox
 from infrastructure.postgres import connect
 from infrastructure.publisher import Mark, OutgoingMessage, Sending
-from infrastructure.relay_changes import reshard
 from infrastructure.relay_loop import RelayLoop
+from infrastructure.resharding import reshard
 from tests.support.relays import ENDS_WITHIN, NEVER, settings_for
 
 Turn = Callable[[], None]
