@@ -52,7 +52,7 @@ class Settings(BaseSettings):
 
     relay_delivery: Literal["at-least-once", "effectively-once"] = "at-least-once"
     """effectively-once: who reads only committed messages sees none twice, at the price of a transaction a batch."""
-    relay_batch_size: Count = 500
+    relay_batch_size: Count = 1_000
     """Stored events read, mapped and published at once."""
     relay_batch_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 16_000_000
     """A batch ends when it is so large; one event may go beyond. Two batches of a shard are in memory."""
