@@ -25,6 +25,7 @@ def keep_running(loop: str, run: Callable[[Event], None], stop: Event) -> None:
     """Runs `run(stop)` and, when it fails, runs it again after a backoff; returns when told to stop.
 
     `run` must end soon after `stop` is set. Errors are logged by type and counted, never swallowed unseen.
+    At the end its beat is taken away: one that grows old is of a loop that hangs.
     """
     backoff = Backoff(base=0.1, cap=5.0)
     while not stop.is_set():
@@ -38,6 +39,7 @@ def keep_running(loop: str, run: Callable[[Event], None], stop: Event) -> None:
         if monotonic() - started > _LONG_ENOUGH:
             backoff.reset()
         backoff.wait(stop)
+    metrics.LOOP_BEAT.remove_by_labels({"loop": loop})
 
 
 class Loop:

@@ -17,6 +17,12 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert rows[PREFIX + name.upper()] == shown(field.default)
 
 
+def test_every_metric_that_a_document_names_exists() -> None:
+    there = set(re.findall(r'"(counterfoil_\w+)"', (ROOT / "infrastructure/metrics.py").read_text()))
+    named = {name for each in DOCUMENTS for name in re.findall(r"\b(counterfoil_[a-z_]+)\b", each.read_text())}
+    assert named - there == set()
+
+
 def shown(default: object) -> str:
     match default:
         case None:
