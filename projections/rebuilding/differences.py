@@ -74,14 +74,17 @@ class Differences:
         unknown = [] if target.is_fed_by_the_store else _unknown(target, connection, live, None)
         return cls(target, live, compare(target, connection, live, tables), unknown, source)
 
-    def that_remain(self, connection: Connection) -> list[str]:
-        """In words: which differ still. Exact when nobody writes on either side and both hold the same events; of a
-        large table, only rows that differed before are looked at."""
+    def that_remain(self, connection: Connection, alike: bool = False) -> list[str]:
+        """In words: which differ still.
+
+        alike: nobody writes on either side, and both hold the same events. Then it is exact for tables that are not
+        large; of the others, and else, rows that did not differ before are not looked at.
+        """
         told = []
         for compared in self.tables:
-            is_quick = compared.seconds < QUICK
-            if compared.key and (is_quick or compared.suspects):
-                only = None if is_quick or len(compared.suspects) >= MOST_SUSPECTS else compared.suspects
+            whole = alike and compared.seconds < QUICK
+            if compared.key and (whole or compared.suspects):
+                only = None if whole or len(compared.suspects) >= MOST_SUSPECTS else compared.suspects
                 if keys := differing(compared, connection, self.live, self.target.other_schema, only):
                     told.append(in_words(compared, keys))
             if compared.columns and not compared.key:

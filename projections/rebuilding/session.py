@@ -112,12 +112,20 @@ class Session(Holding):
         self, differences: Differences, stop: Event, patience: float, tell: Tell, accept: bool = False
     ) -> Swapped | None:
         """differences: those that must be gone by then, unless they are accepted. None when told to stop."""
+
+        def follow() -> None:
+            self._wait_for_the_live_runner(self.sides(self._reached()), stop, min(patience, USUAL_LAG))
+
+        def catch_up() -> None:
+            self.catch_up()
+            follow()
+
         self.tell("swapping", tell)
         self.catch_up()
         wait_for_old_snapshots(self.connection, self.target.name, stop, patience)
+        follow()
         sides = self.sides(self._reached())
-        self._wait_for_the_live_runner(sides, stop, min(patience, USUAL_LAG))
-        swap = Swap(self.target, self.rebuild, self.live, sides, self.source, self.catch_up, differences, accept)
+        swap = Swap(self.target, self.rebuild, self.live, sides, self.source, catch_up, differences, accept)
         return swap.run(stop, patience)
 
     def catch_up(self) -> None:

@@ -46,7 +46,8 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Swap:
-    """catch_up: brings the other tables up to the store's end, outside of the transaction.
+    """catch_up: brings the other tables up to the source's end, and lets the live ones follow; outside of the
+    transaction.
 
     differences: those that must be gone by then, unless they are accepted.
     """
@@ -84,7 +85,7 @@ class Swap:
             self._keep_writers_out(connection)
             left = self._meet(connection)
             carry(self.target, connection, self.live)
-            self._refuse_differences(connection)
+            self._refuse_differences(connection, left.complete)
             present = existing(connection, self.live, self.rebuild.tables)
             both = existing(connection, self.rebuild.other_schema, present)
             copy_grants(connection, self.live, self.rebuild.other_schema, both)
@@ -117,8 +118,8 @@ class Swap:
             raise RebuildRefused(self.target.name, f"{reason}: let it catch up, and redrive or discard them first")
         return left
 
-    def _refuse_differences(self, tx: Connection) -> None:
-        if not self.accept and (told := self.differences.that_remain(tx)):
+    def _refuse_differences(self, tx: Connection, alike: bool) -> None:
+        if not self.accept and (told := self.differences.that_remain(tx, alike)):
             raise self.differences.error(told)
 
     def _is_lacking(self, tx: Connection) -> bool:

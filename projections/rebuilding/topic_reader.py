@@ -4,12 +4,14 @@ nothing."""
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from domain.errors import CounterfoilError
 from infrastructure import bounded
@@ -32,6 +34,8 @@ LEAVE_SECONDS = 2.0
 MOST_WAITING = 2_000
 MOST_BYTES_WAITING = 4 * 2**20
 """Of one partition, read ahead of its turn; then it is paused. One whose records are older goes first."""
+
+_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _NEVER_PASSES = {
     KafkaError._FATAL,
@@ -150,10 +154,12 @@ class TopicReader:
             "enable.partition.eof": True,
             "allow.auto.create.topics": False,
             "queued.max.messages.kbytes": 16_384,
-            "log_level": 0,
-            "error_cb": self._on_error,
+            "fetch.wait.max.ms": 50,  # a new place is read only when the fetch that waits at the old one is over
         }
-        self._consumer = Consumer(connection_config(settings) | config, logger=_silent)
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": self._on_error}
+        # Questions have a connection of their own: on the consumer's they would queue behind a fetch that waits.
+        self._admin = AdminClient(connection_config(settings) | quiet)
+        self._consumer = Consumer(connection_config(settings) | config | quiet, logger=_silent)
         try:
             self._lanes = [_Lane(place) for place in self._find()]
         except BaseException:
@@ -175,13 +181,13 @@ class TopicReader:
 
     def offsets(self) -> list[tuple[int, int]]:
         """Of each partition the first that there is, and the one after the last committed. Raises TopicsUnreadable."""
-        return [self._offsets(lane.place) for lane in self._lanes]
+        return list(zip(self._ask(_FIRST), self._ask(_END), strict=True))
 
     def begin_round(self, positions: Sequence[int]) -> None:
         """What is read next, from these positions on, ends where the topics end now. Raises TopicsUnreadable."""
         if list(positions) != self._at:
             self._go_to(positions)
-        for lane, (_, end) in zip(self._lanes, self.offsets(), strict=True):
+        for lane, end in zip(self._lanes, self._ask(_END), strict=True):
             lane.goal = end
         self._in_a_round, self._heard_at = True, monotonic()
 
@@ -258,7 +264,7 @@ class TopicReader:
         places = []
         for topic in self._topics:
             try:
-                found = self._consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
+                found = self._admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
             except KafkaException as error:
                 raise TopicsUnreadable([topic], error.args[0].name()) from None
             if found.error is not None:
@@ -266,14 +272,18 @@ class TopicReader:
             places += [(topic, number) for number in sorted(found.partitions)]
         return places
 
-    def _offsets(self, place: tuple[str, int]) -> tuple[int, int]:
+    def _ask(self, spec: OffsetSpec) -> list[int]:
+        """An offset of each partition, as a reader of committed records sees it."""
+        asked = {TopicPartition(*lane.place): spec for lane in self._lanes}
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_SECONDS
+        )
         try:
-            found = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_SECONDS)
+            return [answers[place].result(ANSWER_SECONDS).offset for place in asked]
         except KafkaException as error:
-            raise TopicsUnreadable([place[0]], error.args[0].name()) from None
-        if found is None:
-            raise TopicsUnreadable([place[0]], "_TIMED_OUT")
-        return found[0], found[1]
+            raise TopicsUnreadable(self._topics, error.args[0].name()) from None
+        except NoAnswer:
+            raise TopicsUnreadable(self._topics, "_TIMED_OUT") from None
 
     def _on_error(self, error: KafkaError) -> None:
         """Nearly all pass by themselves; named when Kafka stays silent."""
