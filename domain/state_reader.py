@@ -32,7 +32,9 @@ def _filled_in(validator: SchemaValidator) -> StateReader:
         fields = event.__dict__  # it is frozen for all others, who have not seen it yet
         fields["originator_id"] = str(stored.originator_id)
         fields["originator_version"] = stored.originator_version
-        event.__pydantic_fields_set__.update(_IDENTITY)
+        given = event.__pydantic_fields_set__
+        given.add("originator_id")
+        given.add("originator_version")
         return event
 
     return read

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventsourcing.domain import Aggregate as LibraryAggregate
-from eventsourcing.persistence import Transcoder, Transcoding
+from eventsourcing.persistence import JSONTranscoder, Transcoding
 
 from domain.event_mapper import EventMapper
 from domain.orders.application import Orders
@@ -50,7 +50,7 @@ class LineAsDict(Transcoding):
 
 
 class TypedLibraryOrders(LibraryOrders):
-    def register_transcodings(self, transcoder: Transcoder) -> None:
+    def register_transcodings(self, transcoder: JSONTranscoder) -> None:
         super().register_transcodings(transcoder)
         transcoder.register(LineAsDict())
 
@@ -76,6 +76,7 @@ def comparisons(store_dsn: str, library_dsn: str) -> Iterator[Comparison]:
                 Contender("library, lines left as dicts", lambda: library_events_per_second(library)),
             ),
             ">= 2",
+            rounds=9,
         )
 
 
