@@ -4,7 +4,6 @@ Reading then goes on with the oldest record there is; the client says nothing ab
 """
 
 import logging
-from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -17,26 +16,15 @@ _SECONDS = 2.0
 """Longest wait for the broker. Without its answer nothing is said."""
 
 
-def committed_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
-    """Of those partitions for which the group has one."""
-    try:
-        answers = consumer.committed(list(partitions), timeout=_SECONDS) if partitions else []
-    except KafkaException:
-        return {}
-    return {(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
-
-
-def tell_of_deleted_records(consumer: Consumer, group: str, committed: int, first: Record) -> None:
-    """To be called with the first record after the committed offset. A mere gap is no loss: there is one after
-    every transaction, and wherever a topic is compacted."""
-    if first.offset <= committed:
-        return
+def tell_of_deleted_records(consumer: Consumer, group: str, expected: int, first: Record) -> None:
+    """To be called with the first record after a gap, and the offset at which the gap begins. A mere gap is no loss:
+    there is one after every transaction, and wherever a topic is compacted."""
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(first.topic, first.partition), timeout=_SECONDS)
     except KafkaException:
         return
     oldest = marks[0] if marks else 0
-    missing = min(oldest, first.offset) - committed
+    missing = min(oldest, first.offset) - expected
     if missing > 0:
         metrics.SUBSCRIBER_DELETED.labels(group).inc(missing)
         logger.error(
@@ -45,7 +33,7 @@ def tell_of_deleted_records(consumer: Consumer, group: str, committed: int, firs
                 "group": group,
                 "topic": first.topic,
                 "partition": first.partition,
-                "first_missing": committed,
-                "last_missing": committed + missing - 1,
+                "first_missing": expected,
+                "last_missing": expected + missing - 1,
             },
         )

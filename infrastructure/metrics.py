@@ -53,6 +53,11 @@ SUBSCRIBER_TROUBLES = Counter(
 SUBSCRIBER_DELETED = Counter(
     "counterfoil_subscriber_deleted_records_total", "Records deleted before the group had read them", ["group"]
 )
+SUBSCRIBER_OUT_OF_LINE = Counter(
+    "counterfoil_subscriber_out_of_line_total",
+    "Records that came otherwise than as the next: too_early (their partition was read again), found, after_gap, again",
+    ["group", "came"],
+)
 INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])
 INBOX_BATCH_SECONDS = Histogram("counterfoil_inbox_batch_seconds", "Time to apply one batch", ["consumer"])
 INBOX_BYTES = Gauge("counterfoil_inbox_bytes", "Size of the ids that are remembered", ["projection"])

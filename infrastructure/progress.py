@@ -1,39 +1,122 @@
-"""How far one partition has been worked off. The offset to commit never passes an unfinished record."""
+"""How far one partition has been worked off, and in which order its records came. The offset to commit never passes an
+unfinished record, and no record is taken before one that precedes it."""
+
+from enum import Enum, auto
 
 from infrastructure.record import Record
 
+MOST_CHECKS = 5
+"""Of one gap, when each reading ends at another record; then it is believed."""
+
+
+class Came(Enum):
+    """How a record came, next to what came before it."""
+
+    IN_ORDER = auto()
+    AFTER_GAP = auto()
+    """Taken. Nothing is at the offsets in between: a transaction's mark, or what compaction has removed."""
+    AFTER_PROVED_GAP = auto()
+    """Taken, after it came again when the gap was read once more."""
+    FOUND = auto()
+    """Taken: it lies in a gap that was read once more, so the client had left it out."""
+    AGAIN = auto()
+    """Taken: the client has gone back. All that follows it comes again too."""
+    TOO_EARLY = auto()
+    """Not taken, nor is anything else until the partition is read again from `next`."""
+
 
 class Progress:
-    """Records come in order of offset and are finished in any order."""
+    """Of one assignment of a partition: from when it became ours until it is taken away.
 
-    def __init__(self, committed: int | None = None) -> None:
-        """committed: where the group's work had come to; None when that is not known."""
+    Records are taken in order of offset, beginning with the first one at or after `start`, and are finished in
+    any order. Where the client goes back, it brings the same sequence again from there.
+
+    A gap may be real: there is one after every transaction, and wherever a topic is compacted or was cut off. Or the
+    client has skipped records, or still brings one of the time before it began to read anew. What tells
+    the two apart is reading the gap once more: a real one ends at the same record again. That is done for the
+    first gap of an assignment, and for one before the first record after the client may have begun anew (see
+    `doubt`); any other is believed, else every transaction would be read twice.
+    """
+
+    def __init__(self, start: int | None = None) -> None:
+        """start: where the group's work had come to. None when that is not known; then the first record is believed."""
         self._unfinished: dict[int, Record] = {}
-        self._next = self._committed = committed
-        self.has_begun = False
+        self._next = self._committed = start
+        self._is_calm = False
+        """Whether the next offset in order needs no closer look."""
+        self._in_doubt, self._has_gaps, self._has_gone_back = True, False, False
+        self._suspect: int | None = None
+        self._checks, self._must_be_read_again = 0, False
 
     @property
     def next(self) -> int | None:
         """The offset that follows the last record, if that is known; there may be none at it."""
         return self._next
 
-    def add(self, record: Record) -> None:
+    def starts_at(self, offset: int | None) -> None:
+        """For when that was not known at first, and nothing has come yet."""
+        self._next = self._committed = offset
+
+    def doubt(self) -> None:
+        """The client may begin to read anew: it was paused, resumed, or given other partitions."""
+        self._in_doubt, self._is_calm = True, False
+
+    def add(self, record: Record) -> Came:
+        came = Came.IN_ORDER
+        if record.offset != self._next or not self._is_calm:
+            came = self._look_at(record.offset)
+            if came is Came.TOO_EARLY:
+                return came
         self._unfinished[record.offset] = record
         self._next = record.offset + 1
-        self.has_begun = True
+        return came
 
-    def finish(self, offset: int) -> None:
-        self._unfinished.pop(offset, None)
+    def is_read_again(self) -> None:
+        """The client has been sent back to `next`."""
+        self._must_be_read_again = False
+
+    def _look_at(self, offset: int) -> Came:
+        came = self._how_it_came(offset)
+        if came is Came.TOO_EARLY:
+            self._is_calm = False
+            return came
+        self._has_gone_back = self._has_gone_back or came is Came.AGAIN
+        self._has_gaps = self._has_gaps or came in (Came.AFTER_GAP, Came.AFTER_PROVED_GAP)
+        self._suspect, self._checks = None, 0
+        self._in_doubt, self._is_calm = False, True
+        return came
+
+    def _how_it_came(self, offset: int) -> Came:
+        if self._must_be_read_again:
+            return Came.TOO_EARLY
+        if self._next is not None and offset < self._next:
+            return Came.AGAIN
+        if self._next in (None, offset):
+            return Came.IN_ORDER if self._suspect is None else Came.FOUND
+        if offset == self._suspect or self._checks == MOST_CHECKS:
+            return Came.AFTER_PROVED_GAP
+        if self._suspect is not None or self._in_doubt or not self._has_gaps:
+            self._suspect, self._checks, self._must_be_read_again = offset, self._checks + 1, True
+            return Came.TOO_EARLY
+        return Came.AFTER_GAP
+
+    def finish(self, record: Record) -> None:
+        """Only this very one: another may be at its offset, when the client has gone back."""
+        if self._unfinished.get(record.offset) is record:
+            del self._unfinished[record.offset]
 
     @property
     def unfinished(self) -> list[Record]:
-        """In the order in which they came."""
-        return list(self._unfinished.values())
+        """In order of offset."""
+        return [self._unfinished[offset] for offset in sorted(self._unfinished)]
 
     @property
     def due(self) -> int | None:
         """The offset to commit: of the first unfinished record, else after the last. None when nothing has changed."""
-        position = next(iter(self._unfinished), self._next)
+        if self._has_gone_back:  # else they stand in their order
+            position = min(self._unfinished, default=self._next)
+        else:
+            position = next(iter(self._unfinished), self._next)
         return position if position != self._committed else None
 
     def committed(self, offset: int) -> None:

@@ -13,16 +13,17 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from domain.errors import CounterfoilError
 from infrastructure import bounded, metrics
 from infrastructure.committer import Committer
-from infrastructure.deleted_records import committed_offsets, tell_of_deleted_records
+from infrastructure.deleted_records import tell_of_deleted_records
 from infrastructure.kafka_config import connection_config
-from infrastructure.progress import Progress
+from infrastructure.progress import Came, Progress
 from infrastructure.record import Record
 from infrastructure.settings import Settings
+from infrastructure.starts import known_starts
 
 logger = logging.getLogger(__name__)
 _silent = logging.getLogger(f"{__name__}.librdkafka")
@@ -92,6 +93,13 @@ class Subscriber:
     Guarantees: an offset is committed only when every record before it was finished; a partition that
     was taken away has its finished records committed first, if there is time to; for a partition that
     was lost nothing more is committed. A record may be delivered again at any time.
+
+    Order: from when a partition becomes ours until it is taken away, none of its records comes before one that
+    precedes it. It begins with the first record at or after the committed offset, or with the oldest where the
+    group has committed none. What the client brings is not just passed on: a gap is read once more before what
+    follows it is delivered (see Progress), so a record that comes too early cannot overtake those before it,
+    whether the client has skipped them or still brings what it had before a rebalance or a pause. Only where
+    the broker does not tell the committed offset, not even after the first record came, that record is believed.
     """
 
     def __init__(
@@ -103,6 +111,8 @@ class Subscriber:
         self._waiting: list[Record] = []
         self._held: dict[tuple[str, int], float] = {}
         """Partitions that are held, and until when."""
+        self._to_read_again: dict[tuple[str, int], int] = {}
+        """Partitions of which nothing is taken before they are read from this offset."""
         self._paused = False
         self._closed = False
         self._fatal: str | None = None
@@ -141,7 +151,7 @@ class Subscriber:
         for record in records:
             progress = self._partitions.get((record.topic, record.partition))
             if progress is not None:
-                progress.finish(record.offset)
+                progress.finish(record)
 
     def commit(self, wait: float = COMMIT_SECONDS) -> bool:
         """Commits what is finished. False when that was not confirmed within so many seconds: the answer may still
@@ -162,7 +172,7 @@ class Subscriber:
         held = self._partitions.keys() & set(partitions)
         self._held |= dict.fromkeys(held, monotonic() + seconds)
         self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in held]
-        self._consumer.pause([TopicPartition(*place) for place in held])
+        self._pause(held)
         metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
 
     def idle(self, stop: Event, seconds: float) -> None:
@@ -187,11 +197,11 @@ class Subscriber:
     def pause(self) -> None:
         """Polling brings no new records until `resume`, also of partitions that come meanwhile."""
         self._paused = True
-        self._consumer.pause(self._assigned())
+        self._pause(self._partitions)
 
     def resume(self) -> None:
         self._paused = False
-        self._consumer.resume([TopicPartition(*place) for place in self._partitions if place not in self._held])
+        self._resume(self._partitions.keys() - self._held.keys())
 
     def close(self) -> None:
         """Commits what is finished and leaves the group, so that others take over at once; a few seconds at most."""
@@ -209,11 +219,12 @@ class Subscriber:
         """Waits only for the first record, then takes what has arrived: so no record waits for a batch to fill."""
         self._polled_at = monotonic()
         first = self._consumer.poll(wait)
-        messages = [] if first is None else [first]
-        if messages and most > 1:
-            messages += self._consumer.consume(most - 1, timeout=0)
-        for message in messages:
-            self._take(message)
+        if first is not None:
+            self._take(first)  # before anything else is called: partitions may come and go then
+            for message in self._consumer.consume(most - 1, timeout=0) if most > 1 else ():
+                self._take(message)
+        if self._to_read_again:
+            self._read_again()
         if self._fatal:
             raise SubscriberFailed(self._fatal)
 
@@ -225,12 +236,51 @@ class Subscriber:
         progress = self._partitions.get((record.topic, record.partition))
         if progress is None:
             return  # taken away after it had arrived here: it is another member's now
-        if not progress.has_begun and progress.next is not None:
-            tell_of_deleted_records(self._consumer, self._group, progress.next, record)
-        progress.add(record)
+        expected = progress.next
+        if expected is None:  # the broker did not tell; nothing was committed by us meanwhile, so it is not too late
+            place = record.topic, record.partition
+            expected = known_starts(self._consumer, [TopicPartition(*place)]).get(place)
+            progress.starts_at(expected)
+        came = progress.add(record)
+        if came is not Came.IN_ORDER and expected is not None:
+            self._note(came, expected, record)
+            if came is Came.TOO_EARLY:
+                return
         if (record.topic, record.partition) not in self._held:
             self._waiting.append(record)
         self._troubles.clear()
+
+    def _note(self, came: Came, expected: int, record: Record) -> None:
+        """expected: the offset at which the record was to come, or after which."""
+        if came is Came.AFTER_GAP:  # as after every transaction
+            return
+        place = record.topic, record.partition
+        if came is Came.TOO_EARLY:
+            self._to_read_again[place] = expected
+            return
+        metrics.SUBSCRIBER_OUT_OF_LINE.labels(self._group, came.name.lower()).inc()
+        if came is Came.AFTER_PROVED_GAP:
+            tell_of_deleted_records(self._consumer, self._group, expected, record)
+            return
+        about = {"group": self._group, "topic": record.topic, "partition": record.partition, "offset": record.offset}
+        if came is Came.FOUND:
+            logger.warning("Kafka's client had left out records: they were read once more", extra=about)
+        else:
+            logger.info("Kafka's client has gone back", extra=about | {"expected": expected})
+
+    def _read_again(self) -> None:
+        """What the client still has in its queue is thrown away by that."""
+        for place, offset in list(self._to_read_again.items()):
+            try:
+                self._consumer.seek(TopicPartition(*place, offset))
+            except KafkaException as error:  # tried again with the next poll; until then nothing of it is taken
+                self._on_error(error.args[0])
+                continue
+            del self._to_read_again[place]
+            self._partitions[place].is_read_again()
+            metrics.SUBSCRIBER_OUT_OF_LINE.labels(self._group, "too_early").inc()
+            about = {"group": self._group, "topic": place[0], "partition": place[1], "offset": offset}
+            logger.info("a gap is read once more", extra=about)
 
     def _let_go(self) -> None:
         due = [place for place, until in self._held.items() if until <= monotonic()]
@@ -240,7 +290,7 @@ class Subscriber:
         if due:
             metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
         if due and not self._paused:
-            self._consumer.resume([TopicPartition(*place) for place in due])
+            self._resume(due)
 
     def _unfinished(self, place: tuple[str, int]) -> list[Record]:
         return self._partitions[place].unfinished
@@ -257,33 +307,51 @@ class Subscriber:
     # --- Partitions come and go -----------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_assign(partitions)
-        committed = committed_offsets(consumer, partitions)
-        for each in partitions:
-            place = each.topic, each.partition
-            self._partitions[place] = Progress(committed.get(place))
-        # The client keeps a pause with the partition, from the last time that it was ours.
-        (consumer.pause if self._paused else consumer.resume)(partitions)
+        """Where reading begins is said here, so that the client and we can't be of two minds about it."""
+        starts = known_starts(consumer, partitions)
+        places = [(each.topic, each.partition) for each in partitions]
+        consumer.incremental_assign([TopicPartition(*place, starts.get(place, OFFSET_STORED)) for place in places])
+        self._doubt()
+        self._partitions |= {place: Progress(starts.get(place)) for place in places}
+        if self._paused:
+            self._pause(places)
         self._tell("partitions assigned", partitions)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._doubt()
         self._committer.send_before_leaving(self._consumer, self._forget(partitions))
         self._tell("partitions revoked", partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Others have them already, and perhaps have come further."""
+        self._doubt()
         self._forget(partitions)
         self._tell("partitions lost", partitions)
 
     def _forget(self, partitions: list[TopicPartition]) -> dict[tuple[str, int], Progress]:
         gone = {(each.topic, each.partition) for each in partitions} & self._partitions.keys()
+        if still := gone if self._paused else gone & self._held.keys():
+            # The client keeps a pause with the partition, for when it is ours again. To resume it only then might
+            # cross the client's own beginning.
+            self._consumer.resume([TopicPartition(*place) for place in still])
         self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in gone]
         self._held = {place: until for place, until in self._held.items() if place not in gone}
+        self._to_read_again = {place: offset for place, offset in self._to_read_again.items() if place not in gone}
         metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
         return {each: self._partitions.pop(each) for each in gone}
 
-    def _assigned(self) -> list[TopicPartition]:
-        return [TopicPartition(*place) for place in self._partitions]
+    def _pause(self, places: Iterable[tuple[str, int]]) -> None:
+        self._consumer.pause([TopicPartition(*place) for place in places])
+        self._doubt(places)
+
+    def _resume(self, places: Iterable[tuple[str, int]]) -> None:
+        self._consumer.resume([TopicPartition(*place) for place in places])
+        self._doubt(places)
+
+    def _doubt(self, places: Iterable[tuple[str, int]] | None = None) -> None:
+        """All of them when partitions come or go: the client pauses them all meanwhile, and throws away its queue."""
+        for place in self._partitions if places is None else places:
+            self._partitions[place].doubt()
 
     def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
         metrics.SUBSCRIBER_PARTITIONS.labels(self._group).set(len(self._partitions))

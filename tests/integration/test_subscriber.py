@@ -6,6 +6,8 @@ from threading import Event
 from time import monotonic, sleep
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from prometheus_client import REGISTRY
 
 from infrastructure.record import Record
 from infrastructure.settings import Settings
@@ -285,3 +287,37 @@ def test_no_record_is_reported_missing_where_none_is(group: MakeGroup, caplog: p
         member.finish(receive(member, 3)[:1])
     receive(orders.member(), 2)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("before", ["at once", "after idling"])
+def test_records_that_the_client_skips_are_delivered_before_those_after_them(group: MakeGroup, before: str) -> None:
+    orders = group()
+    orders.send(b"0", b"1", b"2", b"3", b"4", b"5")
+    member = orders.member()
+    got = values(receive(member, 2))
+    if before != "at once":
+        member.idle(NOT_STOPPED, 0.2)
+    member._consumer.seek(TopicPartition(orders.topic, 0, 5))
+    orders.send(b"6")
+    assert got + values(receive(member, 5)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert out_of_line(orders, "found") == 1
+
+
+def test_where_transactions_leave_gaps_only_the_first_is_read_once_more(group: MakeGroup) -> None:
+    orders = group()
+    producer = Producer(
+        {"bootstrap.servers": orders.bootstrap, "log_level": 0, "transactional.id": f"{orders.name}-producer"}
+    )
+    producer.init_transactions(30)
+    for number in range(20):
+        producer.begin_transaction()
+        producer.produce(orders.topic, b"%d" % number, partition=0)
+        producer.commit_transaction(30)
+    member = orders.member()
+    assert values(receive(member, 20)) == [b"%d" % number for number in range(20)]
+    assert out_of_line(orders, "too_early") == out_of_line(orders, "after_proved_gap") == 1
+
+
+def out_of_line(orders: Group, came: str) -> float:
+    labels = {"group": orders.name, "came": came}
+    return REGISTRY.get_sample_value("counterfoil_subscriber_out_of_line_total", labels) or 0.0

@@ -1,11 +1,11 @@
-"""The offset to commit, from any order of finishing."""
+"""The offset to commit, from any order of finishing; and the order in which records are taken."""
 
 import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.progress import Progress
+from infrastructure.progress import MOST_CHECKS, Came, Progress
 from infrastructure.record import Record
 
 
@@ -13,11 +13,14 @@ def record(offset: int) -> Record:
     return Record("orders", 0, offset, None, None, (), None)
 
 
-def progress_with(*offsets: int) -> Progress:
-    progress = Progress()
-    for offset in offsets:
-        progress.add(record(offset))
-    return progress
+def take(progress: Progress, *offsets: int) -> list[Record]:
+    """They come, also when the gaps between them are read once more."""
+    records = [record(offset) for offset in offsets]
+    for each in records:
+        if progress.add(each) is Came.TOO_EARLY:
+            progress.is_read_again()
+            assert progress.add(each) is Came.AFTER_PROVED_GAP
+    return records
 
 
 def test_nothing_is_due_before_anything_came() -> None:
@@ -25,39 +28,135 @@ def test_nothing_is_due_before_anything_came() -> None:
 
 
 def test_the_first_unfinished_record_holds_the_offset() -> None:
-    progress = progress_with(5, 6, 7)
-    progress.finish(6)
-    progress.finish(7)
+    progress = Progress()
+    five, six, seven = take(progress, 5, 6, 7)
+    progress.finish(six)
+    progress.finish(seven)
     assert progress.due == 5
-    assert progress.unfinished == [record(5)]
-    progress.finish(5)
+    assert progress.unfinished == [five]
+    progress.finish(five)
     assert progress.due == 8
 
 
 def test_offsets_that_are_missing_in_the_topic_hold_nothing() -> None:
-    progress = progress_with(5, 9)
-    progress.finish(5)
+    progress = Progress()
+    five, nine = take(progress, 5, 9)
+    progress.finish(five)
     assert progress.due == 9
-    progress.finish(9)
+    progress.finish(nine)
     assert progress.due == 10
 
 
 def test_what_is_committed_is_not_due_again() -> None:
-    progress = progress_with(5)
-    progress.finish(5)
+    progress = Progress()
+    [five] = take(progress, 5)
+    progress.finish(five)
     progress.committed(6)
     assert progress.due is None
-    progress.add(record(6))
+    [six] = take(progress, 6)
     assert progress.due is None
-    progress.finish(6)
+    progress.finish(six)
     assert progress.due == 7
 
 
 @given(st.sets(st.integers(0, 50), min_size=1), st.randoms())
 def test_the_offset_never_passes_an_unfinished_record(offsets: set[int], chance: random.Random) -> None:
-    progress = progress_with(*sorted(offsets))
+    progress = Progress()
+    records = take(progress, *sorted(offsets))
     left = set(offsets)
-    for offset in sorted(offsets, key=lambda _: chance.random()):
-        progress.finish(offset)
-        left.discard(offset)
+    for each in sorted(records, key=lambda _: chance.random()):
+        progress.finish(each)
+        left.discard(each.offset)
         assert progress.due == (min(left) if left else max(offsets) + 1)
+
+
+def test_a_record_is_not_finished_by_another_that_was_at_its_offset() -> None:
+    """As after a topic was deleted and made again."""
+    progress = Progress(5)
+    old = take(progress, 5, 6, 7)
+    new = [record(5), record(6)]
+    assert progress.add(new[0]) is Came.AGAIN
+    assert progress.add(new[1]) is Came.IN_ORDER
+    for each in old:
+        progress.finish(each)
+    assert progress.due is None  # the new one at the start is not finished
+    progress.finish(new[0])
+    assert progress.due == 6
+
+
+def test_the_offset_does_not_pass_a_record_that_came_before_the_client_went_back() -> None:
+    progress = Progress(5)
+    five, six, seven = take(progress, 5, 6, 7)
+    progress.finish(five)
+    again = record(5)
+    assert progress.add(again) is Came.AGAIN
+    assert progress.due is None  # the start
+    progress.finish(again)
+    assert progress.due == 6
+    assert progress.unfinished == [six, seven]
+
+
+def test_after_a_suspicious_record_nothing_is_taken_until_the_gap_is_read_again() -> None:
+    progress = Progress(3)
+    assert [progress.add(record(offset)) for offset in (153, 154, 3)] == [Came.TOO_EARLY] * 3
+    assert (progress.next, progress.due, progress.unfinished) == (3, None, [])
+    progress.is_read_again()
+    assert [progress.add(record(offset)) for offset in (3, 4)] == [Came.FOUND, Came.IN_ORDER]
+
+
+def test_a_gap_that_ends_at_another_record_each_time_is_believed_in_the_end() -> None:
+    progress = Progress(3)
+    for offset in range(100, 100 + MOST_CHECKS):
+        assert progress.add(record(offset)) is Came.TOO_EARLY
+        progress.is_read_again()
+    assert progress.add(record(99)) is Came.AFTER_PROVED_GAP
+
+
+class FaultyClient:
+    """Brings the records of a log, and at times brings some later ones first, skips some, or goes back. It does none of
+    that right after it was sent back: what is at fault the same way each time, nobody could tell from a real gap."""
+
+    def __init__(self, log: list[int], chance: random.Random) -> None:
+        self._log, self._chance = log, chance
+        self._position, self._is_honest = 0, False
+
+    def go_back(self, offset: int) -> None:
+        self._position, self._is_honest = offset, True
+
+    def bring(self, progress: Progress) -> list[int]:
+        """What one poll brings. Nothing at the end of the log."""
+        fault = 3 if self._is_honest else self._chance.randrange(6)
+        self._is_honest = False
+        if fault < 3:
+            progress.doubt()
+        match fault:
+            case 0:
+                return self._some_from(self._chance.choice(self._log))
+            case 1:
+                self._position += self._chance.randrange(5)
+            case 2:
+                self._position = max(0, self._position - self._chance.randrange(5))
+        chunk = self._some_from(self._position)
+        self._position = chunk[-1] + 1 if chunk else self._position
+        return chunk
+
+    def _some_from(self, offset: int) -> list[int]:
+        there = [each for each in self._log if each >= offset]
+        return there[: self._chance.randint(1, 6)]
+
+
+@given(st.sets(st.integers(0, 60), min_size=1), st.integers(0, 2**32))
+def test_whatever_the_client_brings_no_record_is_taken_before_one_that_precedes_it(
+    offsets: set[int], seed: int
+) -> None:
+    log, progress = sorted(offsets), Progress(0)
+    client, taken = FaultyClient(log, random.Random(seed)), list[int]()
+    while chunk := client.bring(progress):
+        came = [progress.add(record(offset)) for offset in chunk]
+        taken += [offset for offset, how in zip(chunk, came, strict=True) if how is not Came.TOO_EARLY]
+        if Came.TOO_EARLY in came:
+            assert progress.next is not None
+            client.go_back(progress.next)
+            progress.is_read_again()
+    firsts = list(dict.fromkeys(taken))
+    assert firsts == log[: len(firsts)]

@@ -1,0 +1,160 @@
+"""No record comes before one that precedes it in its partition, whatever Kafka's client brings."""
+
+from threading import Event
+
+import pytest
+from confluent_kafka import OFFSET_STORED
+
+from infrastructure.subscriber import Subscriber
+from tests.support.scripted_client import TOPIC, ScriptedClient, brought, scripted
+
+Pair = tuple[Subscriber, ScriptedClient]
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
+    return scripted(monkeypatch)
+
+
+def polled(subscriber: Subscriber, times: int = 1) -> list[int]:
+    return [record.offset for _ in range(times) for record in subscriber.poll(100, 0.0)]
+
+
+def test_reading_begins_where_the_group_had_come_to(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4)])
+    assert polled(subscriber) == [3, 4]
+    assert (client.starts, client.seeks) == ([3], [])
+
+
+def test_without_a_committed_offset_reading_begins_with_the_oldest_record(pair: Pair) -> None:
+    subscriber, client = pair
+    client.committed_offset, client.oldest = None, 40
+    client.script.extend([client.assign, *brought(40, 41)])
+    assert polled(subscriber) == [40, 41]
+    assert (client.starts, client.seeks) == ([40], [])
+    subscriber.commit(wait=0.0)
+    assert client.commits == []
+
+
+def test_where_the_broker_tells_nothing_the_clients_own_beginning_is_believed(pair: Pair) -> None:
+    subscriber, client = pair
+    client.is_silent = True
+    client.script.extend([client.assign, *brought(17, 18)])
+    assert polled(subscriber) == [17, 18]
+    assert (client.starts, client.seeks) == ([OFFSET_STORED], [])
+
+
+def test_what_the_broker_did_not_tell_is_asked_again_when_the_first_record_comes(pair: Pair) -> None:
+    subscriber, client = pair
+    client.is_silent = True
+    client.script.append(client.assign)
+    polled(subscriber)
+    client.is_silent = False
+    client.script.extend([*brought(17), None, *brought(3, 4)])
+    assert polled(subscriber, times=2) == [3, 4]
+    assert (client.starts, client.seeks) == ([OFFSET_STORED], [3])
+
+
+def test_records_of_the_time_before_a_rebalance_do_not_overtake_those_before_them(pair: Pair) -> None:
+    """As it was seen once: the last records that had been fetched came first, and then the others."""
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(153, 154), None, *brought(3, 4, 5)])
+    assert polled(subscriber) == []
+    assert client.seeks == [3]
+    assert polled(subscriber) == [3, 4, 5]
+
+
+def test_records_that_the_client_left_out_come_before_what_followed_them(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 9, 10), None, *brought(5, 6, 7, 8, 9, 10)])
+    assert polled(subscriber) == [3, 4]
+    assert client.seeks == [5]
+    assert polled(subscriber) == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_gap_that_is_real_is_read_once_more_and_those_after_it_are_not(pair: Pair) -> None:
+    """As after transactions."""
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 5), None, *brought(5, 7, 9)])
+    assert polled(subscriber, times=2) == [3, 5, 7, 9]
+    assert client.seeks == [4]
+
+
+@pytest.mark.parametrize("stands_still", ["idling", "keeping alive", "holding", "another partition going"])
+def test_the_first_gap_after_the_client_began_anew_is_read_once_more_also_where_gaps_are_usual(
+    pair: Pair, stands_still: str
+) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 5), None, *brought(5, 7), None])
+    assert polled(subscriber, times=2) == [3, 5, 7]
+    match stands_still:
+        case "idling":
+            subscriber.idle(Event(), 0.001)
+        case "keeping alive":
+            subscriber.pause()
+            subscriber.resume()
+        case "holding":
+            subscriber.finish(subscriber.poll(1, 0.0))
+            subscriber.hold([(TOPIC, 0)], 0.0)
+        case _:
+            client._on_revoke(client, [])
+    client.script.extend([*brought(30, 31), None, *brought(8, 9)])
+    assert [offset for offset in polled(subscriber, times=3) if offset > 7] == [8, 9]
+    assert client.seeks == [4, 8]
+
+
+def test_nothing_is_delivered_while_the_client_cannot_go_back(pair: Pair) -> None:
+    subscriber, client = pair
+    client.refuses_to_seek = True
+    client.script.extend([client.assign, *brought(153), None, *brought(153), None])
+    assert polled(subscriber, times=2) == []
+    client.refuses_to_seek = False
+    client.script.extend([*brought(154), None, *brought(3, 4)])
+    assert polled(subscriber, times=2) == [3, 4]
+    assert client.seeks == [3]
+
+
+def test_a_record_taken_before_a_rebalance_is_not_one_of_the_next_assignment(pair: Pair) -> None:
+    """The partition goes and comes back within one poll."""
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3), client.revoke, client.assign, None, *brought(3, 4)])
+    assert polled(subscriber) == []
+    assert polled(subscriber) == [3, 4]
+
+
+def test_when_the_client_goes_back_the_records_come_again_in_order_and_hold_the_offset(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5), None])
+    first = subscriber.poll(100, 0.0)
+    subscriber.finish(first[:2])
+    client.script.extend(brought(3, 4, 5, 6))
+    again = subscriber.poll(100, 0.0)
+    assert [record.offset for record in again] == [3, 4, 5, 6]
+    subscriber.finish(first)
+    subscriber.finish(again[1:])
+    assert client.seeks == []
+    client.script.append(client.revoke)
+    polled(subscriber)
+    assert client.commits == []  # the third is due, which is where the group is
+    assert subscriber.poll(1, 0.0) == []
+
+
+@pytest.mark.parametrize("stands_still", ["paused", "held"])
+def test_a_pause_ends_with_the_assignment(pair: Pair, stands_still: str) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3), None])
+    polled(subscriber)
+    subscriber.pause() if stands_still == "paused" else subscriber.hold([(TOPIC, 0)], 600.0)
+    assert client.paused == {0}
+    client.script.append(client.revoke)
+    polled(subscriber)
+    assert client.paused == set()
+
+
+def test_what_comes_to_a_paused_member_is_paused(pair: Pair) -> None:
+    subscriber, client = pair
+    subscriber.pause()
+    client.script.append(client.assign)
+    polled(subscriber)
+    assert client.paused == {0}
