@@ -1,6 +1,8 @@
 """What several commands take. A wrong one is wrong usage, said before anything is opened."""
 
+import getpass
 import math
+import socket
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -44,3 +46,8 @@ def a_reason(text: str) -> str:
     if text.strip():
         return text.strip()
     raise typer.BadParameter("must say why, in a few words")
+
+
+def whoever_asks() -> str:
+    """The person or the account behind this command, for a record of what it decided."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -131,9 +131,13 @@ def lag(connection: Connection, position: int) -> tuple[int, float]:
     return (int(row[0]), float(row[1])) if row else (0, 0.0)
 
 
-def hold(connection: Connection, place: Place, position: int, event_id: str | None, reason: str) -> None:
-    """Records that the event at `position` cannot be passed, and why: no payload. `move` ends it."""
-    connection.execute(HOLD, vars(place) | {"held": position, "event_id": event_id, "reason": reason})
+def hold(connection: Connection, place: Place, position: int, event_id: str | None, reason: str) -> bool:
+    """Records that the event at `position` cannot be passed, and why: no payload. `move` ends it.
+
+    False when the row is not at that place any more.
+    """
+    values = vars(place) | {"held": position, "event_id": event_id, "reason": reason}
+    return connection.execute(HOLD, values).rowcount == 1
 
 
 def replace(tx: Connection, projection: str, shards: int, version: int, position: int, anchor: bytes | None) -> None:

@@ -188,7 +188,9 @@ class StoreFeed:
         return self._hold(place, mapped.events[0].position, event_id, reason)
 
     def _hold(self, place: Place, position: int, event_id: str | None, reason: str) -> Step:
-        positions.hold(self._connection, place, position, event_id, reason)
+        if not positions.hold(self._connection, place, position, event_id, reason):  # an operator has moved it
+            self._reload()
+            return Step(Outcome.MOVED, self.position)
         self._say_held(position, event_id, reason)
         return Step(Outcome.HELD, place.position, reason=reason)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from counterfoil import arguments
 from counterfoil.groups import RunUnlessTold
 from counterfoil.output import complain
 from domain.loading import load_business
@@ -21,13 +22,15 @@ from projections.loading import Feed, LoadedProjection, load_projection
 from projections.range_keeper import RangeKeeper
 from projections.resharding import MOST_SHARDS, reshard
 from projections.runner import Runner
+from projections.skipping import skip as skip_event
 from projections.store_process import StoreRunner
 
 app = typer.Typer(
     cls=RunUnlessTold,
     no_args_is_help=True,
     subcommand_metavar="MODULE | COMMAND [ARGS]...",
-    help="Apply events to a projection: `project projections.inventory`. Divide its work: `project shards`.",
+    help="Apply events to a projection: `project projections.inventory`. Divide its work: `project shards`; "
+    "pass an event that holds it: `project skip`.",
 )
 
 Module = Annotated[str, typer.Argument(help="Module of the projection, such as projections.inventory.")]
@@ -69,13 +72,36 @@ def shards(
 
     Its processes may be running: they go on with the new shards.
     """
-    loaded = load_projection(module)
-    if loaded.feed is not Feed.STORE:
-        complain(f"{module} is fed by Kafka, whose partitions are its shards.")
-        raise typer.Exit(1)
+    loaded = _load_store_fed(module, "whose partitions are its shards")
     migrate.check(loaded.dsn(), loaded.migrations)
     place = reshard(loaded.dsn(), loaded.projection, _outboxes(loaded), number)
     typer.echo(f"{module} has {number} shards, all at position {place.position}.", err=True)
+
+
+@app.command()
+def skip(
+    module: Module,
+    position: Annotated[int, typer.Argument(min=1, help="Of the event that holds it, as `counterfoil status` tells.")],
+    reason: Annotated[str, typer.Option(help="Why it may do without the event; kept.", callback=arguments.a_reason)],
+) -> None:
+    """Let a projection that is fed by the store pass the event that holds it, without it. Its read model then lacks it.
+
+    Deploying code that takes the event is nearly always right instead. What was skipped stays in `skipped_events`.
+    """
+    loaded = _load_store_fed(module, "and has a quarantine: see `counterfoil quarantine discard`")
+    migrate.check(loaded.dsn(), loaded.migrations)
+    with closing(connect(loaded.dsn(), application_name="counterfoil project skip")) as store:
+        skipped = skip_event(store, loaded.projection.consumer_name, position, reason, arguments.whoever_asks())
+    event = skipped.event_id or "an event that could not be mapped"
+    typer.echo(f"{module} goes on behind position {position} without {event}: {skipped.held_reason}.", err=True)
+
+
+def _load_store_fed(module: str, otherwise: str) -> LoadedProjection:
+    loaded = load_projection(module)
+    if loaded.feed is not Feed.STORE:
+        complain(f"{module} is fed by Kafka, {otherwise}.")
+        raise typer.Exit(1)
+    return loaded
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Events that cannot go on as they are: look at them, try them again, or decide that they never will."""
 
-import getpass
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -112,7 +110,7 @@ def discard(
 ) -> None:
     """Decide that an event never goes on. It stays as a record; the rest of its key goes on with the next redrive."""
     with _open(module) as side:
-        entry = side.discard(entry_id, reason, f"{getpass.getuser()}@{socket.gethostname()}")
+        entry = side.discard(entry_id, reason, arguments.whoever_asks())
     if as_json:
         print_json(asdict(entry))
     else:
