@@ -1,14 +1,17 @@
 """A projection's handler, called as it promises, whatever feeds it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 
 from domain.contracts import Contract
 from domain.errors import CounterfoilError
 from projections.base import Answer, BatchProjection, NotYet, Projection, Quarantine
 from projections.faults import HandlerWaits
+from projections.pipelining import MOST_UNDER_WAY, pipelined
 
 
 @dataclass(eq=False)
@@ -24,6 +27,22 @@ class AnswerAboutNoEvent(CounterfoilError):
         return f"{self.consumer_name!r} answered about an event that is not in its batch. Repair handle_batch."
 
 
+@dataclass(eq=False)
+class TransactionBroken(CounterfoilError):
+    """A statement failed, and a handler went on as if nothing had happened; PostgreSQL would commit nothing of it.
+
+    What to do: roll back, and repair the handler: what may fail belongs into a `with tx.transaction()` of its own.
+    """
+
+    consumer_name: str
+
+    def __str__(self) -> str:
+        return (
+            f"A handler of {self.consumer_name!r} went on after a statement had failed, so nothing can be committed. "
+            "Put what may fail into a `with tx.transaction()` of its own, inside of `try`."
+        )
+
+
 def apply_contracts(
     contracts: Sequence[Contract],
     projection: Projection,
@@ -33,24 +52,55 @@ def apply_contracts(
     """Applies them in order, after the locks that they need; returns those that were refused, by event id.
 
     When there is one, the caller rolls back. `before_each` is called before each call of the handler.
-    Raises HandlerWaits when one of them cannot be applied yet, AnswerAboutNoEvent, and what the handler raises.
+    Raises HandlerWaits when one of them cannot be applied yet, AnswerAboutNoEvent, TransactionBroken, and what the
+    handler raises. In a pipeline the error of a statement may come when later events are handled, or after the last.
     """
     if not contracts:
         return {}
     projection.prepare(contracts, tx)
     if isinstance(projection, BatchProjection):
-        before_each()
-        answers = projection.handle_batch(contracts, tx)
-        if not answers.keys() <= {contract.event_id for contract in contracts}:
-            raise AnswerAboutNoEvent(projection.consumer_name)
-        return {event_id: _refusal(answer) for event_id, answer in answers.items()}
-    refused = {}
-    for contract in contracts:
-        before_each()
-        answer = projection.handle(contract, tx)
-        if answer is not None:
-            refused[contract.event_id] = _refusal(answer)
+        refused = _together(contracts, projection, tx, before_each)
+    else:
+        refused = _one_by_one(contracts, projection, tx, before_each)
+    # Nothing would be committed. And an answer is believed only of an event that is alone: among others, it may be due
+    # to the error of another one's statement.
+    is_broken = tx.info.transaction_status is TransactionStatus.INERROR
+    if is_broken and (len(contracts) > 1 or not refused):
+        raise TransactionBroken(projection.consumer_name)
     return refused
+
+
+def is_pipelined(projection: Projection, events: int) -> bool:
+    """Whether statements of the handler are sent ahead when it is called with so many events."""
+    return projection.pipelined and not isinstance(projection, BatchProjection) and events > MOST_UNDER_WAY
+
+
+def _together(
+    contracts: Sequence[Contract], projection: BatchProjection, tx: Connection, before_each: Callable[[], None]
+) -> Mapping[str, Quarantine]:
+    before_each()
+    answers = projection.handle_batch(contracts, tx)
+    if not answers.keys() <= {contract.event_id for contract in contracts}:
+        raise AnswerAboutNoEvent(projection.consumer_name)
+    return {event_id: _refusal(answer) for event_id, answer in answers.items()}
+
+
+def _one_by_one(
+    contracts: Sequence[Contract], projection: Projection, tx: Connection, before_each: Callable[[], None]
+) -> Mapping[str, Quarantine]:
+    refused = {}
+    with _pace(tx, is_pipelined(projection, len(contracts))) as after_each:
+        for contract in contracts:
+            before_each()
+            answer = projection.handle(contract, tx)
+            if answer is not None:
+                refused[contract.event_id] = _refusal(answer)
+            after_each()
+    return refused
+
+
+def _pace(tx: Connection, ahead: bool) -> AbstractContextManager[Callable[[], None]]:
+    return pipelined(tx) if ahead else nullcontext(lambda: None)
 
 
 def _refusal(answer: Answer) -> Quarantine:

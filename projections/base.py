@@ -62,6 +62,13 @@ class Projection(ABC):
     """Whether several workers of a rebuild may each apply the events of some aggregates, side by side. What comes of
     events of different aggregates must then not depend on their order."""
 
+    pipelined: bool = False
+    """Whether the statements of a large batch are sent ahead, without waiting for the answer to each: several times
+    as fast for a handler that mostly writes. Reading a result, or asking for a `rowcount`, still waits for it. What
+    may fail must then be in a `with tx.transaction()` inside of `try`, for elsewhere the error of a statement comes
+    later than its call, perhaps in the call with another event. Not for COPY, `stream`, server-side cursors, SAVEPOINT
+    as a statement, or several commands in one text. Batches that are small or fail are handled without."""
+
     carried: Mapping[str, Sequence[str]] = {}
     """Columns by table that no event fills but people, such as pieces on hand: a rebuild copies them from the live
     tables, key and all. The other columns of such a table need defaults."""

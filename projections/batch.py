@@ -39,14 +39,14 @@ def apply_batch(
     batch: Batch,
     projection: Projection,
     connection: Connection,
-    before_each: Callable[[], None] = lambda: None,
+    before_each: Callable[[Readable], None] = lambda _each: None,
     limits: Limits = _USUAL_LIMITS,
 ) -> Outcome:
     """Applies the batch in order, in one transaction of its own. After an error nothing of it has happened.
 
     Events of a key of which something is parked, or is parked now, are parked behind that. `before_each`
-    is called before each event is handled, or once before a BatchProjection handles them all. What it
-    raises ends the batch, as does what a handler or the database raises. An event that its handler
+    is called with each event before it is handled, or once, with the first, before a BatchProjection handles
+    them all. What it raises ends the batch, as does what a handler or the database raises. An event that its handler
     refuses, or that the inbox is too young for, is parked, and nothing else is kept of it: the
     transaction is rolled back and done again without that event.
 
@@ -63,7 +63,7 @@ def apply_batch(
 
 
 def _apply(
-    batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[], None], limits: Limits
+    batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[Readable], None], limits: Limits
 ) -> tuple[Outcome, dict[int, Parked]]:
     """The outcome, or which of the events the projection refused. Locks are taken in this order: the version, the keys
     of what is in quarantine, the claims, what the projection locks, the places in the quarantine."""
@@ -72,7 +72,8 @@ def _apply(
     ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx)
     if too_old:
         return Outcome(0, 0, []), {id(each): each.parked(Category.TOO_OLD, TOO_OLD) for each in too_old}
-    answers = apply_contracts([each.contract for each in ours], projection, tx, before_each)
+    coming = iter(ours)
+    answers = apply_contracts([each.contract for each in ours], projection, tx, lambda: before_each(next(coming)))
     refused = _first_of_each_key(ours, answers)
     new = [] if refused else park(tx, projection.consumer_name, sorted_out.park)
     waiting = tuple(sorted_out.waiting)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import psycopg
+from psycopg.errors import PipelineAborted
 
 from domain.errors import CounterfoilError
 from infrastructure.postgres import is_transient
@@ -64,6 +65,8 @@ class HandlerWaits(CounterfoilError):
 
 def fault_of(error: BaseException) -> Fault:
     """By type and SQLSTATE, never by text. An error without SQLSTATE is a connection's or psycopg's own."""
+    if isinstance(error, PipelineAborted):  # what follows from an error that the handler has swallowed
+        return Fault.HANDLER
     if isinstance(error, StopAsked | TooSlow | HandlerWaits) or is_transient(error):
         return Fault.MOMENT
     if isinstance(error, OtherVersion):

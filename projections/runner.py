@@ -106,6 +106,8 @@ class Runner:
             if not is_no_event_at_fault(error):
                 raise
             wait = self._wait_for(error)
+            if self._projection.pipelined:  # no reply in time: it may have been for too many statements at once
+                self._batch_size = max(1, len(records) // 2)
         subscriber.commit(wait=0.0)  # the next polls bring the answer
         if settler.waiting:  # in Kafka: they come again by themselves, and the others go on
             subscriber.hold(settler.waiting, HOLD_SECONDS)

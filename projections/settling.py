@@ -13,12 +13,14 @@ from infrastructure.postgres import cause_of
 from infrastructure.record import Record
 from infrastructure.subscriber import Subscriber
 from infrastructure.supervisor import beat
-from projections.base import Projection
+from projections.applying import is_pipelined
+from projections.base import BatchProjection, Projection
 from projections.batch import Batch, Limits, Outcome, Readable, apply_batch
 from projections.database import Database
 from projections.decoding import Category
 from projections.faults import Fault, HandlerWaits, StopAsked, TooSlow, fault_of, is_no_event_at_fault
 from projections.quarantine import Parked
+from projections.splitting import Failure, split
 
 logger = logging.getLogger(__name__)
 
@@ -48,46 +50,50 @@ class Settler:
         `waiting` then.
 
         A batch that fails is split until the event at fault stands alone; that one is tried `attempts`
-        times, or once where no attempt can help, then parked. The earlier half is settled first, so that
+        times, or once where no attempt can help, then parked. The earlier part is settled first, so that
         the later events of a key find what is parked of it. Raises StopAsked, TooSlow, and any error that
         no event is at fault for, with everything up to some record finished and nothing done of the rest;
         also what keeps a record from being parked.
         """
+        parts: list[Batch] = [batch]
+        while parts:
+            parts += reversed(self._settle_or_split(parts.pop(), attempt))
+
+    def _settle_or_split(self, batch: Batch, attempt: int) -> list[Batch]:
+        """The parts that are left to be settled, in their order."""
         beat(self.projection.consumer_name)
         self.subscriber.keep_alive()
         batch = [each for each in batch if (each.record.topic, each.record.partition) not in self.waiting]
         failure = self._apply(batch) if batch else None
         if failure is None:
-            return
+            return []
         if len(batch) > 1:
-            middle = len(batch) // 2
-            self.settle(batch[:middle])
-            self.settle(batch[middle:])
-            return
+            return split(batch, failure)
         (culprit,) = batch
         if isinstance(culprit, Parked):
-            raise failure
-        if isinstance(failure, HandlerWaits):
-            self._let_wait(culprit, failure)
-            return
-        self._tell_of_failure(culprit, attempt, failure)
-        if attempt < self.attempts and fault_of(failure) is not Fault.EVENT:
+            raise failure.error
+        if isinstance(failure.error, HandlerWaits):
+            self._let_wait(culprit, failure.error)
+            return []
+        self._tell_of_failure(culprit, attempt, failure.error)
+        if attempt < self.attempts and fault_of(failure.error) is not Fault.EVENT:
             self.subscriber.idle(self.stop, Backoff(base=0.1 * 2**attempt, cap=5.0).next_delay())
             self.settle(batch, attempt + 1)
         else:
-            reason = f"handling failed {attempt} times, at last with {cause_of(failure)}"
+            reason = f"handling failed {attempt} times, at last with {cause_of(failure.error)}"
             self.settle([culprit.parked(Category.HANDLER, reason)])
+        return []
 
-    def _apply(self, batch: Batch) -> Exception | None:
+    def _apply(self, batch: Batch) -> Failure | None:
         """None when the batch is committed, else what one of its events is at fault for, or waits for."""
-        started, begun = monotonic(), False
+        started, last = monotonic(), None
 
-        def before_each() -> None:
-            nonlocal begun
+        def before_each(event: Readable) -> None:
+            nonlocal last
             self._end_if_asked()
-            if begun and monotonic() - started > self.longest:
+            if last is not None and monotonic() - started > self.longest:
                 raise TooSlow
-            begun = True
+            last = event
 
         self._end_if_asked()
         try:
@@ -95,7 +101,8 @@ class Settler:
         except Exception as error:
             if is_no_event_at_fault(error) and not isinstance(error, HandlerWaits):
                 raise
-            return error
+            together = isinstance(self.projection, BatchProjection)
+            return Failure(error, None if together else last, is_pipelined(self.projection, len(batch)))
         self._let_wait_for_room(outcome.waiting)
         waiting = set(map(id, outcome.waiting))
         self.subscriber.finish(each.record for each in batch if id(each.record) not in waiting)

@@ -14,6 +14,7 @@ class Notifications(Projection):
     consumer_name = "order-notifications"
     contracts = (OrderPlaced,)
     kept = ("delivered_notifications",)
+    pipelined = True  # it only writes
 
     def handle(self, contract: Contract, tx: Connection) -> Quarantine | None:
         match contract:

@@ -5,13 +5,22 @@ from typing import cast
 
 import pytest
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 
 from domain.contracts import Contract
 from projections.applying import AnswerAboutNoEvent, apply_contracts
 from projections.base import Answer, BatchProjection, Quarantine
 from tests.support.messages import placed
 
-NO_DATABASE = cast(Connection, None)
+
+class NoDatabase:
+    """As far as a handler that does nothing needs a transaction."""
+
+    class info:
+        transaction_status = TransactionStatus.INTRANS
+
+
+NO_DATABASE = cast(Connection, NoDatabase)
 REFUSED = Quarantine("as the test wants it")
 
 
