@@ -117,7 +117,7 @@ def status(
     """Show which rebuilds there are, and how far they are."""
     found = [row for name in ([module] if module else _with_a_database()) if (row := _status(name))]
     if as_json:
-        print_json([dict(zip(_STATUS, row, strict=True)) for row in found])
+        print_json([_named(_STATUS, row) for row in found])
     else:
         print_table("Rebuilds", _STATUS, found)
 
@@ -140,13 +140,13 @@ def _target(module: str) -> Target:
 def _print_compared(compared: Sequence[Compared], told: Mapping[str, object], as_json: bool) -> None:
     rows = [(each.table, each.live.rows, each.other.rows, each.live.checksum, each.other.checksum) for each in compared]
     if as_json:
-        print_json({**told, "compared": [_table(*row) for row in rows]})
+        print_json({**told, "compared": [_named(_COLUMNS, row) for row in rows]})
     elif rows:
         print_table("Compared", _COLUMNS, rows)
 
 
-def _table(*row: object) -> dict[str, object]:
-    return {name.replace(" ", "_"): value for name, value in zip(_COLUMNS, row, strict=True)}
+def _named(columns: Sequence[str], row: Sequence[object]) -> dict[str, object]:
+    return {name.replace(" ", "_"): value for name, value in zip(columns, row, strict=True)}
 
 
 def _say_swapped(

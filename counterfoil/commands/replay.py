@@ -1,8 +1,9 @@
 """Print what stored events tell the world, as JSON Lines: to look at history, or to feed another tool."""
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Annotated
@@ -24,6 +25,8 @@ PAGE = 1_000
 PAGE_BYTES = 8 * 2**20
 
 INTERRUPTED = 130
+READER_LEFT = 141
+"""As a shell says it of a program that writes into a closed pipe: 128 and the number of SIGPIPE."""
 
 
 @dataclass(eq=False)
@@ -53,10 +56,19 @@ def replay(
 ) -> None:
     """Print contracts as they were or will be published, one JSON document a line. Changes and sends nothing.
 
+    A reader that has enough may close the pipe, as `head` does: then it ends with exit code 141, and says nothing.
     Exit code 1 at an event that cannot be mapped, and before one that may not be delivered yet, because a lower
     position may still appear; it names the position.
     """
     stop = stop_on_signals()
+    with _quiet_when_the_reader_leaves():
+        _replay(module, first, last, key, dry_run, stop)
+        sys.stdout.flush()
+    if stop.is_set():
+        raise typer.Exit(INTERRUPTED)
+
+
+def _replay(module: str, first: int, last: int | None, key: str | None, dry_run: bool, stop: Event) -> None:
     load_business()
     outbox = load_outbox(module)
     collect_rarely()
@@ -72,8 +84,15 @@ def replay(
             events += 1
     if dry_run:
         typer.echo(f"{events} events become {contracts} contracts.", err=True)
-    if stop.is_set():
-        raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def _quiet_when_the_reader_leaves() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is in the buffer still has to go
+        raise typer.Exit(READER_LEFT) from None
 
 
 def _stored(reader: EventReader, first: int, last: int | None, stop: Event) -> Iterator[RecordedEvent]:

@@ -12,17 +12,29 @@ from infrastructure.postgres import connect
 from infrastructure.settings import PREFIX, Settings, SettingsError
 from projections.health import ProjectionHealth
 from projections.loading import all_projections
+from projections.rebuilding.open_ends import OpenEnd, open_end
 from projections.store_health import health_of
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show how far relays and projections are. Exit code 3 when something does not drain or needs a decision."""
+    """Show how far relays and projections are, and rebuilds that are not finished or confirmed.
+
+    Exit code 3 when something does not drain or needs a decision. A rebuild keeps nothing from draining.
+    """
     settings = Settings.load()
     relays, projections = examine(settings)
+    rebuilds = _open_rebuilds()
     if as_json:
-        print_json({"relays": [asdict(each) for each in relays], "projections": [asdict(each) for each in projections]})
+        print_json(
+            {
+                "relays": [asdict(each) for each in relays],
+                "projections": [asdict(each) for each in projections],
+                "rebuilds": [asdict(each) for each in rebuilds],
+            }
+        )
     else:
         _print(relays, projections)
+        _print_rebuilds(rebuilds)
     faults = ["no relay has ever run on this store: start one"] if settings.store_dsn and not relays else []
     faults += [f"relay {each.relay}: {each.fault}" for each in relays if each.fault]
     faults += [f"projection {each.projection}: {fault}" for each in projections for fault in each.faults]
@@ -66,6 +78,20 @@ def _print(relays: list[RelayHealth], projections: list[ProjectionHealth]) -> No
             for each in projections
         ],
     )
+
+
+def _open_rebuilds() -> list[OpenEnd]:
+    found = []
+    for loaded in all_projections():
+        with suppress(SettingsError):
+            found.append(open_end(loaded))
+    return [each for each in found if each]
+
+
+def _print_rebuilds(rebuilds: list[OpenEnd]) -> None:
+    if rebuilds:
+        rows = [(each.projection, each.state, each.since, each.what_to_do) for each in rebuilds]
+        print_table("Rebuilds", ("projection", "state", "since", "what to do"), rows)
 
 
 def _row(relay: RelayHealth, shard: ShardHealth) -> tuple[object, ...]:

@@ -33,10 +33,13 @@ def test_an_order_is_read_at_the_position_at_which_it_was_stored(
     assert counterfoil("db", "migrate").returncode == 0
     runner = start("project", "projections.order_summary")
     for command in (ORDER, ("orders", "cancel", "ord_1", "--reason", "too late")):
-        position = json.loads(counterfoil(*command, "--json").stdout)["position"]
+        answer = json.loads(counterfoil(*command, "--json").stdout)
+        position = answer["position"]
         summary = counterfoil("summary", "order", "ord_1", "--after", str(position), "--wait", "30", "--json")
         status = json.loads(summary.stdout)["status"]
+        assert answer["placed_at"] == json.loads(summary.stdout)["placed_at"]
         assert status == ("placed" if command is ORDER else "cancelled")
+    assert answer["placed_at"] in counterfoil("summary", "order", "ord_1").stdout
     shown = json.loads(counterfoil("summary", "customer", "cus_1", "--json").stdout)
     assert shown == [
         {

@@ -1,6 +1,8 @@
 """`counterfoil rebuild` and `replay`: what they print, what they refuse, and their exit codes."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 
@@ -31,8 +33,11 @@ def test_rebuild_compare_swap_there_and_back_and_confirm(counterfoil: Run, store
     assert differs.returncode == 1, differs.stderr
     assert "order_summaries: 7 rows (ord_1, ord_2, ord_3, ord_4, ord_5, ...)" in differs.stderr
     assert "--accept-differences" in differs.stderr
+    assert re.search(r"order_summaries +│ 0 +│ 7 +│ 0 +│ -?[0-9]+ ", differs.stdout)  # rows and checksums
     (filling,) = json.loads(counterfoil("rebuild", "status", "--json").stdout)
     assert (filling["state"], filling["position"], filling["applied"]) == ("filling", 8, 8)
+    assert (filling["source"], filling["at_work"]) == ("store", False)
+    assert f"`counterfoil rebuild {MODULE}` goes on" in counterfoil("status").stdout
 
     swapped = counterfoil("rebuild", MODULE, "--patience", "5", "--accept-differences", "--json")
     assert swapped.returncode == 0, swapped.stderr
@@ -40,9 +45,14 @@ def test_rebuild_compare_swap_there_and_back_and_confirm(counterfoil: Run, store
     assert (tables["order_summaries"]["rows_live"], tables["order_summaries"]["rows_rebuilt"]) == (0, 7)
     with connect(store_dsn, application_name="test") as connection:
         assert read(connection) == fold(store_dsn)
+    (open_end,) = json.loads(counterfoil("status", "--json").stdout)["rebuilds"]
+    assert (open_end["projection"], open_end["state"]) == ("order_summary", "swapped")
+    assert f"`counterfoil rebuild confirm {MODULE}`" in open_end["what_to_do"]
+    assert open_end["since"].endswith("Z")
     assert counterfoil("rebuild", "rollback", MODULE, "--patience", "5").returncode == 0
     assert counterfoil("rebuild", "confirm", MODULE).returncode == 0
     assert json.loads(counterfoil("rebuild", "status", "--json").stdout) == []
+    assert json.loads(counterfoil("status", "--json").stdout)["rebuilds"] == []
 
 
 def test_history_is_printed_as_contracts_by_position_and_key(counterfoil: Run, store_dsn: str) -> None:
@@ -84,3 +94,4 @@ def test_a_reader_of_history_that_leaves_is_no_error_to_speak_of(store_dsn: str)
         assert program.stdout.readline().startswith('{"eventId":"evt_')
         program.stdout.close()
         assert program.stderr.read() == ""
+        assert program.wait(60) == 128 + signal.SIGPIPE
