@@ -20,8 +20,12 @@ STORED = "SELECT count(*) FROM stored_events"
 PUBLISHED = "SELECT count(*) FROM stored_events WHERE position <= (SELECT min(position) FROM relay_checkpoints)"
 PROCESSED = "SELECT count(*) FROM processed_events"
 
-Accident = tuple[int, Callable[[House], bool]]
-"""After how many published events it happens, and what; False when it could not happen just now."""
+_PUBLISHED, _PROCESSED = 1, 2
+"""Places of these stations among the counts."""
+
+Accident = tuple[int, int, Callable[[House, str], bool]]
+"""At which station after how many events it happens, and what, told where it stands then; False when it could not
+happen just now."""
 
 
 def travel(house: House, shop: Shop, stop: Event) -> bool:
@@ -40,7 +44,10 @@ def travel(house: House, shop: Shop, stop: Event) -> bool:
                 ("processed", inventory, PROCESSED),
             )
         ]
-        accidents: list[Accident] = [(shop.events // 3, _kill_the_leading_relay), (shop.events // 2, _kill_a_runner)]
+        accidents: list[Accident] = [
+            (_PUBLISHED, shop.events // 3, _kill_the_leading_relay),
+            (_PROCESSED, shop.events // 10, _kill_a_runner),
+        ]
         return _watch(house, stations, accidents, shop.events, stop)
 
 
@@ -67,14 +74,19 @@ def _watch(
         if counts != before:
             before, moved_at = counts, monotonic()
             _tell(counts)
-        if accidents and counts[1] >= accidents[0][0] and accidents[0][1](house):
+        if accidents and _happens(accidents[0], counts, events, house):
             accidents.pop(0)
-        if counts[2] == events and not accidents:
+        if counts[_PROCESSED] == events and not accidents:
             return True
         house.check()
         if monotonic() - moved_at > LONGEST_STANDSTILL:
             raise DemoFailed(f"Nothing has moved for {LONGEST_STANDSTILL:.0f} s", house.log_tails())
     return False
+
+
+def _happens(accident: Accident, counts: list[int], events: int, house: House) -> bool:
+    station, after, what = accident
+    return counts[station] >= after and what(house, f"{counts[station]:,} of {events:,} events")
 
 
 def _tell(counts: list[int]) -> None:
@@ -83,20 +95,20 @@ def _tell(counts: list[int]) -> None:
         err.print("stored {:>7,}   published {:>7,}   processed {:>7,}".format(*counts))
 
 
-def _kill_the_leading_relay(house: House) -> bool:
+def _kill_the_leading_relay(house: House, published: str) -> bool:
     leader = house.leading_relay()
     if leader is None:
         return False  # between two leaders
     house.kill(leader)
-    err.print(f"kill -9 {leader}, which was publishing; the other one takes over")
+    err.print(f"kill -9 {leader}, which had the lease, at {published} published; another one has to take over")
     house.start(RELAY)
     return True
 
 
-def _kill_a_runner(house: House) -> bool:
+def _kill_a_runner(house: House, processed: str) -> bool:
     runner = house.a_runner()
     house.kill(runner)
-    err.print(f"kill -9 {runner} in the middle of its work; the other one takes over, and a new one joins")
+    err.print(f"kill -9 {runner} at {processed} processed; another one has to take over, and a new one joins")
     house.start(RUNNER)
     return True
 
