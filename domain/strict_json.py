@@ -7,6 +7,9 @@ from typing import Any
 _END_OF_A_NAME = re.compile(rb'"[ \t\n\r]*:')
 """Where a name ends, and perhaps in a few other places: a text may begin with a colon, or quote a name."""
 
+_CONTAINERS = (dict, list)
+"""What a parser makes of objects and lists: just these classes."""
+
 
 def repeated_names(value: bytes) -> int:
     """How many names occur more than once in their object. Readers differ on which one counts, so that two
@@ -36,9 +39,9 @@ def has_each_name_once(value: bytes, parsed: Any) -> bool:
 
 
 def _names_in(parsed: Any) -> int:
-    names, parts = (len(parsed), parsed.values()) if isinstance(parsed, dict) else (0, parsed)
+    names, parts = (len(parsed), parsed.values()) if type(parsed) is dict else (0, parsed)
     for part in parts:
-        if isinstance(part, dict | list):
+        if type(part) in _CONTAINERS:
             names += _names_in(part)
     return names
 

@@ -19,6 +19,7 @@ from psycopg.errors import CheckViolation
 
 from domain.orders.public_contracts import OrderPlaced
 from infrastructure import metrics
+from infrastructure.garbage import collect_rarely
 from infrastructure.migrate import migrate
 from infrastructure.postgres import connect
 from infrastructure.record import Record
@@ -123,6 +124,7 @@ def _value(metric: object) -> float:
 
 def comparisons(dsn: str, _dsn: str) -> Iterator[Comparison]:
     logging.getLogger("projections").setLevel(logging.ERROR)  # each poison is told of
+    collect_rarely()  # as `counterfoil project` does
     server = PostgresServer(dsn)
     with running_kafka() as kafka, server.database("template") as template:
         migrate(server.dsn(template), MIGRATIONS)
