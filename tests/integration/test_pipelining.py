@@ -13,7 +13,7 @@ from psycopg.pq import PipelineStatus
 
 from domain.contracts import Contract
 from infrastructure.subscriber import Subscriber
-from projections.base import Answer, Quarantine
+from projections.base import Answer, NotYet, Quarantine
 from projections.database import Database
 from projections.entries import entries
 from projections.faults import StopAsked
@@ -22,6 +22,7 @@ from projections.settling import Settler
 from tests.support.finished import Finished
 from tests.support.inventory import apply, connected
 from tests.support.messages import placed, readable
+from tests.support.pgbouncer import PgBouncer
 from tests.support.tally import CREATE, Tally, Then, tally
 
 MANY = 6 * MOST_UNDER_WAY
@@ -250,6 +251,15 @@ def test_a_handler_may_answer_for_the_error_of_its_own_statement(
     assert tally(inbox) == ids([event for event in events if event is not events[PLACE]])
 
 
+def test_an_event_that_must_wait_stands_alone_at_once(inbox: Connection, inventory_dsn: str) -> None:
+    events = orders()
+
+    with settling(inventory_dsn, Piped(then=at(events[PLACE], lambda *_: NotYet("the price list")))) as settler:
+        settler.settle([readable(event) for event in events])
+        assert settler.waiting == {(events[PLACE].topic, 0)}
+    assert (tally(inbox), reasons(inbox)) == (ids(events[:PLACE]), {})
+
+
 def test_a_stop_in_the_middle_leaves_nothing_behind(inbox: Connection, inventory_dsn: str) -> None:
     events, stop, times = orders(), Event(), iter(range(10))
 
@@ -274,3 +284,12 @@ def test_a_small_batch_is_handled_without(inbox: Connection) -> None:
 
     apply(inbox, *orders(MOST_UNDER_WAY), projection=Piped(then=then))
     assert seen == {PipelineStatus.OFF}
+
+
+def test_it_works_through_a_pooler(inbox: Connection, inventory_dsn: str, pgbouncer: PgBouncer) -> None:
+    events = orders()
+    culprit = at(events[PLACE], lambda _contract, tx: execute(tx, LATE_ERROR))
+    settle(pgbouncer.through(inventory_dsn), Piped(then=culprit), events)
+    assert list(reasons(inbox)) == [events[PLACE].event_id]
+    assert tally(inbox) == ids([event for event in events if event is not events[PLACE]])
+    assert "prepared statement" not in pgbouncer.log()
