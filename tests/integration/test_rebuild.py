@@ -13,6 +13,7 @@ from projections.base import NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import set_stock
 from projections.rebuild import abandon, confirm, rebuild, roll_back
+from projections.rebuilding import differences
 from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, RebuildStopped, TablesDiffer
 from projections.rebuilding.session import session
@@ -156,6 +157,23 @@ def test_less_on_hand_than_would_be_reserved_stops_the_swap(target: Target, live
         with pytest.raises(RebuildRefused, match="never_oversold"):
             work.swap(Differences(target, work.live), NEVER, 0.5, lambda *_: None)
     assert count(live, "reservations") == 0
+
+
+def test_a_row_that_differs_only_since_the_comparison_stops_the_swap_too(
+    target: Target, live: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "QUICK", 60.0)  # however slow the machine is
+    place(target.store_dsn, range(9))
+    apply_live(target, live, told(target))
+    with session(target) as work:
+        work.begin(1)
+        work.fill(NEVER, lambda *_: None)
+        found = work.compare(NEVER, 0.5, lambda *_: None)
+        assert not any(each.suspects for each in found.tables)
+        live.execute("UPDATE reservations SET status = 'rejected' WHERE order_id = 'ord_4'")
+        with pytest.raises(TablesDiffer, match=r"reservations: 1 rows \(ord_4\)") as differ:
+            work.swap(found, NEVER, 5.0, lambda *_: None)
+    assert {each.table: each.live.rows for each in differ.value.tables}["reservations"] == 9
 
 
 def test_a_second_rebuild_at_the_same_time_is_refused(target: Target) -> None:

@@ -49,6 +49,16 @@ def test_a_swap_waits_for_writers_and_who_waited_for_the_swap_sees_its_version(s
             waiting.result(20)
 
 
+def test_who_stands_still_behind_the_fence_loses_it_and_writers_go_on(
+    sessions: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "LONGEST_SILENCE", 0.2)
+    _, swapping, late = sessions
+    with pytest.raises(psycopg.OperationalError), versions.fence(swapping, NAME, 5.0):
+        versions.hold(late, NAME, 1)
+        swapping.execute("SELECT")
+
+
 @pytest.mark.kafka
 def test_a_runner_of_other_code_waits_outside_of_the_group_and_works_once_the_tables_are_its_own(
     sessions: list[Connection], inventory_dsn: str, kafka: Kafka, topics: MakeTopic, unique_name: Callable[[str], str],
