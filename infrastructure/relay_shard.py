@@ -5,7 +5,6 @@ from time import monotonic
 
 import psycopg
 
-from infrastructure import metrics
 from infrastructure.backoff import Backoff
 from infrastructure.event_reader import NotAPrimary
 from infrastructure.kafka_faults import Fault
@@ -14,14 +13,10 @@ from infrastructure.outbox_relay import Outcome, Relay, Step
 from infrastructure.postgres import Connection, Timeouts, cause_of, connect
 from infrastructure.publisher import Publisher
 from infrastructure.relay_states import Announcer, State
+from infrastructure.rest import Rest
 from infrastructure.settings import Settings
 from infrastructure.supervisor import keep_running
 from infrastructure.topics import Topics, TopicsNotReady
-
-_SLICE = 0.25
-"""Seconds between two looks at the stop event and the lease while there is nothing else to do."""
-_BUSY = 1.0
-"""Seconds after the last event for which it looks for the next one more often."""
 
 
 def connect_relay(settings: Settings, name: str) -> Connection:
@@ -41,9 +36,9 @@ class ShardThread:
         self.number = relay.shard.number
         self.shards = relay.shard.shards
         self._relay, self._publisher, self._settings, self._topics = relay, publisher, settings, topics
-        self._woken, self._stop = Event(), Event()
+        self._idle, self._stop = Rest(settings, relay.keep_lease), Event()
         self._announcer = Announcer(relay.shard.relay, relay.shard.number)
-        self._moved_at = self._measured_at = float("-inf")
+        self._measured_at = float("-inf")
         self._store_pause = Backoff(base=0.1, cap=5.0)
         self._kafka_pause = Backoff(base=0.1, cap=5.0)
         self._held_pause = Backoff(base=0.5, cap=30.0)
@@ -54,12 +49,12 @@ class ShardThread:
 
     def wake(self) -> None:
         """Something may have been stored."""
-        self._woken.set()
+        self._idle.wake()
 
     def let_go(self) -> None:
         """Ends it soon: what is acknowledged by then is covered by the checkpoint, and the lease is free."""
         self._stop.set()
-        self._woken.set()
+        self._idle.wake()
 
     @property
     def alive(self) -> bool:
@@ -109,30 +104,17 @@ class ShardThread:
 
     def _rest(self, step: Step, stop: Event) -> None:
         if step.published:
-            self._moved_at = monotonic()
+            self._idle.moved()
             self._kafka_pause.reset()
         match step.outcome:
             case Outcome.MOVED:
                 self._held_pause.reset()
             case Outcome.IDLE:
-                busy = monotonic() - self._moved_at < _BUSY
-                longest = self._settings.relay_poll_busy if busy else self._settings.relay_poll_idle
-                woken = self._wait(longest, self._woken, stop)
-                self._woken.clear()
-                metrics.WAKE_UPS.labels("hint" if woken else "poll").inc()
+                self._idle.until_the_next(stop)
             case Outcome.REFUSED:
-                self._wait(self._kafka_pause.next_delay(), stop, stop)
+                self._idle.for_seconds(self._kafka_pause.next_delay(), stop)
             case Outcome.HELD:
-                self._wait(self._held_pause.next_delay(), stop, stop)
-
-    def _wait(self, seconds: float, woken: Event, stop: Event) -> bool:
-        """True when it was woken before the time was over. Keeps the lease meanwhile."""
-        until = monotonic() + seconds
-        while not stop.is_set() and (left := until - monotonic()) > 0:
-            if woken.wait(min(_SLICE, left)):
-                return True
-            self._relay.keep_lease()
-        return False
+                self._idle.for_seconds(self._held_pause.next_delay(), stop)
 
     def _show(self, step: Step) -> None:
         self._announcer.show(step.position, step.outcome is Outcome.HELD)

@@ -13,6 +13,7 @@ from infrastructure.event_reader import NotAPrimary
 from infrastructure.hints import HintSender
 from infrastructure.outbox import Outbox
 from infrastructure.postgres import Connection, cause_of
+from infrastructure.rest import Rest
 from infrastructure.settings import Settings
 from infrastructure.supervisor import beat
 from projections.base import Projection
@@ -30,10 +31,6 @@ STAND_BY = "SELECT pg_try_advisory_lock(%s)"
 END_A_SILENT_SESSION = "SELECT set_config('idle_session_timeout', %s, false)"
 
 _STAND_BY_EVERY = 1.0
-_SLICE = 0.25
-"""Seconds between two looks at the stop event while there is nothing else to do."""
-_BUSY = 1.0
-"""Seconds after the last event for which it looks for the next one more often."""
 _MEASURE_EVERY = 1.0
 
 
@@ -66,15 +63,15 @@ class ShardRunner:
         self._feed = StoreFeed(projection, outboxes, shard, size, max_bytes, settings.relay_lease / 3)
         self._database = Database(dsn, f"counterfoil project {self._name}")
         self._applied = applied
-        self._woken = Event()
-        self._moved_at = self._measured_at = float("-inf")
+        self._idle = Rest(settings, self._feed.keep_alive)
+        self._measured_at = float("-inf")
         self._store_pause = Backoff(base=0.1, cap=5.0)
         self._held_pause = Backoff(base=0.5, cap=30.0)
         self._said: tuple[State, str | None] | None = None
 
     def wake(self) -> None:
         """There may be something new."""
-        self._woken.set()
+        self._idle.wake()
 
     def run(self, stop: Event) -> None:
         """Until told to stop; then, within `stop_grace`, the batch is finished or rolled back.
@@ -123,27 +120,14 @@ class ShardRunner:
     def _rest(self, step: Step, stop: Event) -> None:
         match step.outcome:
             case Outcome.MOVED:
-                self._moved_at = monotonic()
+                self._idle.moved()
                 self._held_pause.reset()
                 if self._applied:
                     self._applied.hint()
             case Outcome.IDLE:
-                busy = monotonic() - self._moved_at < _BUSY
-                longest = self._settings.relay_poll_busy if busy else self._settings.relay_poll_idle
-                woken = self._wait(longest, self._woken, stop)
-                self._woken.clear()
-                metrics.WAKE_UPS.labels("hint" if woken else "poll").inc()
+                self._idle.until_the_next(stop)
             case Outcome.HELD:
-                self._wait(self._held_pause.next_delay(), stop, stop)
-
-    def _wait(self, seconds: float, woken: Event, stop: Event) -> bool:
-        """True when it was woken before the time was over."""
-        until = monotonic() + seconds
-        while not stop.is_set() and (left := until - monotonic()) > 0:
-            if woken.wait(min(_SLICE, left)):
-                return True
-            self._feed.keep_alive()
-        return False
+                self._idle.for_seconds(self._held_pause.next_delay(), stop)
 
     def _show(self, step: Step) -> None:
         metrics.FEED_POSITION.labels(self._name, self._shard).set(step.position)
