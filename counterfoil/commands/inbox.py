@@ -9,12 +9,13 @@ import typer
 from confluent_kafka import KafkaException
 from psycopg.errors import LockNotAvailable
 
-from counterfoil.output import complain, print_json, print_table
+from counterfoil.output import complain, err, print_json, print_table
 from infrastructure.postgres import Connection, Timeouts, connect
 from infrastructure.redeliverable import redeliverable
 from infrastructure.settings import Settings
 from infrastructure.supervisor import stop_on_signals
 from projections import pruning
+from projections.closed_records import remove_closed
 from projections.inbox_ranges import make_ranges_ahead, now_ms
 from projections.loading import Feed, LoadedProjection, all_projections, load_with_inbox
 from projections.redelivery import limits, utc
@@ -34,12 +35,21 @@ def _group() -> None:
 def prune(
     module: Annotated[str, typer.Argument(help="Module of the projection, such as projections.inventory.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Drop nothing; say what keeps each range.")] = False,
+    closed_days: Annotated[
+        int | None,
+        typer.Option(
+            "--closed-before", min=0, metavar="DAYS", help="Also remove released entries and sent effects so old."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Drop the oldest ranges of event ids, as far as Kafka, the groups' offsets and the quarantine need none of them.
 
-    An event from below what was dropped is quarantined as too old to tell, should it come again.
+    An event from below what was dropped is quarantined as too old to tell, should it come again. Entries that were
+    released from quarantine and effects that were sent go with --closed-before, by the same evidence.
     """
+    if dry_run and closed_days is not None:
+        raise typer.BadParameter("it rehearses the ranges alone", param_hint="--dry-run")
     stop = stop_on_signals()
     settings, loaded = Settings.load(), load_with_inbox(module)
     name = loaded.projection.consumer_name
@@ -55,6 +65,13 @@ def prune(
             with suppress(LockNotAvailable):  # others make them too, and nothing depends on it
                 make_ranges_ahead(connection)
             verdicts = pruning.prune(connection, name, known, stop)
+        if closed_days is not None:
+            asked = now_ms(connection) - closed_days * 86_400_000
+            removed = remove_closed(connection, name, known[name], asked, stop)
+            err.print(
+                f"{removed.released} released entries and {removed.sent} sent effects removed, "
+                f"from before {utc(removed.before_ms)}"
+            )
     _show(verdicts, dry_run, as_json)
 
 

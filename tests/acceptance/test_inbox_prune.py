@@ -7,15 +7,17 @@ import pytest
 from psycopg import Connection
 
 from domain.orders.public_contracts import OrderCancelled, OrderPlaced
+from projections.decoding import Category, Faulty
 from projections.inbox import claim
 from projections.inbox_ranges import AHEAD
 from projections.inventory.projection import PROJECTION
+from projections.quarantine import Parked, park
 from tests.acceptance.test_command_line import Run, in_environment
 from tests.support.group import commit, delete_records
 from tests.support.inbox import days_ago, horizons, id_at, known, remember_from, send_at
 from tests.support.inventory import connected
 from tests.support.kafka import EmptyTopics, Kafka
-from tests.support.messages import placed
+from tests.support.messages import placed, record
 
 pytestmark = pytest.mark.kafka
 
@@ -88,3 +90,15 @@ def test_without_an_answer_from_kafka_nothing_is_forgotten(inventory_dsn: str, h
     result = counterfoil("inbox", "prune", "projections.inventory")
     assert (result.returncode, "Nothing was dropped" in result.stderr) == (1, True)
     assert known(house, NAME) == set(ids)
+
+
+def test_released_entries_go_when_they_are_asked_for_and_kafka_has_nothing_of_their_time(
+    counterfoil: Run, house: Connection
+) -> None:
+    park(house, NAME, [Parked(record(b"{}"), Faulty(Category.NOT_JSON, "as the test wants it"))])
+    house.execute("UPDATE quarantined_events SET state = 'released', closed_at = now() - interval '60 days'")
+    assert counterfoil("inbox", "prune", "projections.inventory", "--closed-before", "1", "--dry-run").returncode == 2
+    kept = counterfoil("inbox", "prune", "projections.inventory", "--closed-before", "90")
+    assert "0 released entries" in kept.stderr
+    gone = counterfoil("inbox", "prune", "projections.inventory", "--closed-before", "30")
+    assert (gone.returncode, "1 released entries and 0 sent effects removed" in gone.stderr) == (0, True)
