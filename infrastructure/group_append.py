@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
+from typing import LiteralString
 
 import psycopg
 from eventsourcing.persistence import IntegrityError, StoredEvent
@@ -25,6 +26,12 @@ INSERT_THOSE_THAT_ARE_NEW = """
     FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::bytea[])
          WITH ORDINALITY AS new (originator_id, originator_version, topic, state, place)
     ORDER BY place
+    ON CONFLICT ON CONSTRAINT stored_events_pkey DO NOTHING
+    RETURNING originator_id, originator_version, position
+"""
+
+INSERT_IT_IF_IT_IS_NEW = """
+    INSERT INTO stored_events (originator_id, originator_version, topic, state) VALUES (%b, %b, %b, %b)
     ON CONFLICT ON CONSTRAINT stored_events_pkey DO NOTHING
     RETURNING originator_id, originator_version, position
 """
@@ -114,9 +121,9 @@ class GroupAppender:
 
     def _store(self, group: "Sequence[_Ticket]") -> "list[_Outcome]":
         with self._pool.connection() as connection:
-            values = columns([ticket.event for ticket in group])
+            statement, values = _insert_of([ticket.event for ticket in group])
             try:
-                rows = connection.execute(INSERT_THOSE_THAT_ARE_NEW, values, prepare=True, binary=True).fetchall()
+                rows = connection.execute(statement, values, prepare=True, binary=True).fetchall()
             except psycopg.Error as error:
                 metrics.APPENDS.labels("group_failed").inc(len(group))
                 in_doubt = may_be_stored(connection, error)
@@ -134,6 +141,15 @@ class GroupAppender:
     def _start_afresh(self) -> None:
         self._waiting = deque()
         self._seats = BoundedSemaphore(SEATS)
+
+
+def _insert_of(events: Sequence[StoredEvent]) -> tuple[LiteralString, Sequence[object]]:
+    """Who is alone, as the one thread of a process is, is spared the arrays: they cost a third of an append's time."""
+    if len(events) > 1:
+        return INSERT_THOSE_THAT_ARE_NEW, columns(events)
+    (event,) = events
+    values = (str(event.originator_id), event.originator_version, event.topic, event.state)
+    return INSERT_IT_IF_IT_IS_NEW, values
 
 
 class _Conflict:
