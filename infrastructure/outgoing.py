@@ -81,8 +81,9 @@ class MessageMapper:
             raise Unmappable(recorded.position, f"{error.title}: {problems_of(error)}") from None
         except Exception as error:
             raise self._failed(recorded, error) from error
-        if not self._published.issuperset(map(type, contracts)):
-            raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made what is not in its CONTRACTS")
+        for contract in contracts:
+            if type(contract) not in self._published:
+                raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made what is not in its CONTRACTS")
         if len(contracts) > 1 and len({contract.event_id for contract in contracts}) < len(contracts):
             raise Unmappable(recorded.position, f"{self._outbox.name}.outbox made two contracts with one event id")
         return contracts
