@@ -33,9 +33,9 @@ class Progress:
 
     A gap may be real: there is one after every transaction, and wherever a topic is compacted or was cut off. Or the
     client has skipped records, or still brings one of the time before it began to read anew. What tells
-    the two apart is reading the gap once more: a real one ends at the same record again. That is done for the
-    first gap of an assignment, and for one before the first record after the client may have begun anew (see
-    `doubt`); any other is believed, else every transaction would be read twice.
+    the two apart is reading the gap once more: a real one ends at the same record again. That is done for one before
+    the first record after the client may have begun anew (see `doubt`), and for one that is wider than all that
+    were proved in this assignment. Any other is believed, else every transaction would be read twice.
     """
 
     def __init__(self, start: int | None = None) -> None:
@@ -44,7 +44,8 @@ class Progress:
         self._next = self._committed = start
         self._is_calm = False
         """Whether the next offset in order needs no closer look."""
-        self._in_doubt, self._has_gaps, self._has_gone_back = True, False, False
+        self._in_doubt, self._has_gone_back = True, False
+        self._widest_gap = 0
         self._suspect: int | None = None
         self._checks, self._must_be_read_again = 0, False
 
@@ -81,7 +82,8 @@ class Progress:
             self._is_calm = False
             return came
         self._has_gone_back = self._has_gone_back or came is Came.AGAIN
-        self._has_gaps = self._has_gaps or came in (Came.AFTER_GAP, Came.AFTER_PROVED_GAP)
+        if came is Came.AFTER_PROVED_GAP and self._next is not None:
+            self._widest_gap = max(self._widest_gap, offset - self._next)
         self._suspect, self._checks = None, 0
         self._in_doubt, self._is_calm = False, True
         return came
@@ -95,7 +97,7 @@ class Progress:
             return Came.IN_ORDER if self._suspect is None else Came.FOUND
         if offset == self._suspect or self._checks == MOST_CHECKS:
             return Came.AFTER_PROVED_GAP
-        if self._suspect is not None or self._in_doubt or not self._has_gaps:
+        if self._suspect is not None or self._in_doubt or offset - self._next > self._widest_gap:
             self._suspect, self._checks, self._must_be_read_again = offset, self._checks + 1, True
             return Came.TOO_EARLY
         return Came.AFTER_GAP

@@ -81,6 +81,13 @@ def test_a_gap_that_is_real_is_read_once_more_and_those_after_it_are_not(pair: P
     assert client.seeks == [4]
 
 
+def test_a_wider_gap_than_those_that_were_proved_is_read_once_more(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 5), None, *brought(5, 7, 10), None, *brought(8, 9, 10)])
+    assert polled(subscriber, times=3) == [3, 5, 7, 8, 9, 10]
+    assert client.seeks == [4, 8]
+
+
 @pytest.mark.parametrize("stands_still", ["idling", "keeping alive", "holding", "another partition going"])
 def test_the_first_gap_after_the_client_began_anew_is_read_once_more_also_where_gaps_are_usual(
     pair: Pair, stands_still: str
