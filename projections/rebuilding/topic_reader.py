@@ -43,7 +43,6 @@ _NEVER_PASSES = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
 
 
@@ -249,9 +248,10 @@ class TopicReader:
 
     def _take(self, message: Message) -> None:
         lane, error = self._by_place.get((str(message.topic()), message.partition() or 0)), message.error()
-        if lane is None:
-            return
-        if error is None:
+        if lane is None:  # of the client or its group, not of what is read
+            if error is not None:
+                self._on_error(error)
+        elif error is None:
             lane.add(Record.of(message))
         elif error.code() == KafkaError._PARTITION_EOF:
             lane.has_come_to(message.offset() or 0)

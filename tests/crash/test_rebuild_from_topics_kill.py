@@ -1,5 +1,7 @@
 """A rebuild from the topics, without a store, is killed on the way: what it has is kept, and nothing counts twice."""
 
+import json
+
 import pytest
 
 from domain.contracts import Contract
@@ -8,6 +10,7 @@ from infrastructure.postgres import Connection
 from projections.inventory.projection import PROJECTION
 from projections.rebuilding import state
 from projections.rebuilding.source import PAGE
+from tests.acceptance.test_command_line import in_environment
 from tests.support.counting_inventory import folded
 from tests.support.inventory import connected, count, everything, fill
 from tests.support.kafka import EmptyTopics, Kafka
@@ -50,6 +53,11 @@ def test_killed_twice_it_goes_on_from_its_offsets_and_ends_as_the_fold_of_all_ev
             begun = rebuild("--no-swap")
             eventually(lambda before=before: applied(live) > before, within=60, every=0.002)  # type: ignore[misc]
             begun.kill()
+        counterfoil = in_environment(env)
+        (shown,) = json.loads(counterfoil("rebuild", "status", "--json").stdout)
+        assert (shown["source"], shown["state"]) == ("topics", "filling")
+        assert PAGE < shown["position"] <= shown["highest_position"] == len(orders) + 50 + len(cancellations)
+        assert "`counterfoil rebuild projections.inventory --from-topic` goes on" in counterfoil("status").stdout
         finished = rebuild("--accept-differences")
         assert finished.wait(120) == 0, finished.log_tail()
         contracts: list[Contract] = [*orders, *cancellations]

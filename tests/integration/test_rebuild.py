@@ -13,7 +13,7 @@ from projections.base import NotYet, Quarantine
 from projections.inventory.projection import Inventory
 from projections.inventory.queries import set_stock
 from projections.rebuild import abandon, confirm, rebuild, roll_back
-from projections.rebuilding import differences
+from projections.rebuilding import differences, state
 from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, RebuildStopped, TablesDiffer
 from projections.rebuilding.session import session
@@ -21,6 +21,7 @@ from projections.rebuilding.target import Target
 from projections.versions import OtherVersion
 from tests.support.inventory import connected, count, everything, fill
 from tests.support.rebuilding import AT_ONCE, NEVER, apply_live, inventory_of, place, rebuilt, schemas, told
+from tests.support.wait import eventually
 
 PLENTY = {"pen": 100_000, "ink": 100_000, "pad": 100_000}
 
@@ -177,8 +178,13 @@ def test_a_row_that_differs_only_since_the_comparison_stops_the_swap_too(
 
 
 def test_a_second_rebuild_at_the_same_time_is_refused(target: Target) -> None:
-    with session(target), pytest.raises(RebuildRefused, match="another process"):
-        rebuilt(target)
+    with session(target) as work, connected(target.dsn) as other:
+        assert state.is_at_work(other, target.name)
+        with pytest.raises(RebuildRefused, match="another process"):
+            rebuilt(target)
+        assert not state.is_at_work(other, work.target.module)
+    with connected(target.dsn) as other:
+        eventually(lambda: not state.is_at_work(other, target.name))
 
 
 def test_one_rebuild_after_the_other_needs_a_decision_about_the_first(target: Target, live: Connection) -> None:
