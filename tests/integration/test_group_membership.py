@@ -108,9 +108,11 @@ def test_members_that_come_and_go_apply_each_event_once_and_in_order(
     inventory_dsn: str,
     database: Connection,
     unique_name: Callable[[str], str],
+    caplog: pytest.LogCaptureFixture,
     protocol: str,
 ) -> None:
     """They leave once each of them has applied something; what they gave up and what they left is taken over."""
+    caplog.set_level("INFO")  # a failure then shows which partitions came and went, and when
     topic, name = topics("orders", partitions=4), unique_name("tally")
     here = settings(kafka.bootstrap, consume_batch_size=20).model_copy(update={"group_protocol": protocol})
     sender, events, at_work = Sender(kafka.bootstrap), list[OrderPlaced](), set[int]()
