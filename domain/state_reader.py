@@ -8,7 +8,7 @@ fields of the identity are filled in afterwards. All others are validated by the
 from collections.abc import Callable
 from typing import Any
 
-from pydantic_core import SchemaValidator, to_json
+from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core.core_schema import callable_schema, with_default_schema
 
 from domain.base import Aggregate, Stored
@@ -61,14 +61,35 @@ _NOT_IN_THE_STATE = with_default_schema(callable_schema(), default=None)  # noth
 
 
 def _validator_without_identity(event_class: type[Aggregate.Event]) -> SchemaValidator | None:
-    """It leaves the two fields None, and refuses a state that has them. None when a rule may look at them."""
+    """It leaves the two fields None, and refuses a state that has them.
+
+    None when a rule may look at them, and when this pydantic does not let the schema be changed in this way.
+    """
+    try:
+        validator = _built(event_class)
+        return validator if validator and _asks_for_no_identity(validator) else None
+    except Exception:  # noqa: BLE001  whatever it is: the class is read whole then, which is right, only slower
+        return None
+
+
+def _built(event_class: type[Aggregate.Event]) -> SchemaValidator | None:
     schema: dict[str, Any] = dict(event_class.__pydantic_core_schema__)
     around = schema if schema["type"] == "definitions" else None
     model = _without_identity(schema["schema"] if around else schema)
     if model is None or _looks_at_other_fields(schema):
         return None
-    # Without the last argument pydantic would take the finished validator of the class in place of this one.
+    # Without the last argument pydantic would take the finished validator of the class in place of this one. It is
+    # no public argument: a later pydantic may refuse it, or take no notice.
     return SchemaValidator(around | {"schema": model} if around else model, model.get("config"), _use_prebuilt=False)
+
+
+def _asks_for_no_identity(validator: SchemaValidator) -> bool:
+    """False when it is the finished validator of the class after all: a state that names another event would pass."""
+    try:
+        validator.validate_json(b"{}")
+    except ValidationError as error:
+        return _IDENTITY.keys().isdisjoint(name for each in error.errors() for name in each["loc"])
+    return True
 
 
 def _without_identity(model: dict[str, Any]) -> dict[str, Any] | None:
