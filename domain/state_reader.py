@@ -98,6 +98,8 @@ def _without_identity(model: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if model.get("custom_init") or model.get("post_init"):
         return None
+    if any(option.startswith("str_") for option in model.get("config") or ()):  # it holds for all text, this too
+        return None
     fields = dict(model["schema"]["fields"])
     for name, kind in _IDENTITY.items():
         if fields[name]["schema"] != {"type": kind}:

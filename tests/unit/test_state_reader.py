@@ -8,7 +8,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import CoreConfig, CoreSchema, SchemaValidator, to_json
 
 from domain.base import Aggregate, EventPart, event_classes
@@ -63,6 +63,14 @@ class Tour(Aggregate, topic="tour_to_read"):
     class Numbered(Aggregate.Event):
         originator_version: int = Field(le=3)
 
+    class Stripped(Aggregate.Event):
+        model_config = ConfigDict(str_strip_whitespace=True)
+        by: str
+
+    class Bounded(Aggregate.Event):
+        model_config = ConfigDict(str_max_length=10)
+        by: str
+
     class Remembered(Aggregate.Event):
         _seen: str = PrivateAttr(default="")
 
@@ -86,9 +94,11 @@ STATES: dict[type[Aggregate.Event], dict[str, Any]] = {
     Tour.Rated: {"stars": 2},
     Tour.Billed: {},
     Tour.Numbered: {},
+    Tour.Stripped: {"by": "eve"},
+    Tour.Bounded: {"by": "eve"},
     Tour.Remembered: {},
 }
-IDENTITY_AT_ONCE = {Tour.Checked, Tour.Rated, Tour.Billed, Tour.Numbered, Tour.Remembered}
+IDENTITY_AT_ONCE = set(STATES) - {Tour.Planned, Tour.Driven}
 """Some rule of theirs looks at the identity."""
 
 
@@ -128,6 +138,18 @@ def test_an_event_is_the_very_same_as_one_that_was_validated_as_a_whole(event_cl
     assert everything(event) == everything(whole(event_class, row))
     with pytest.raises(ValidationError):
         event.originator_id = "t-2"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("event_class", "identity"), [(Tour.Stripped, " t-1"), (Tour.Bounded, "an identity that is long")]
+)
+def test_a_rule_for_all_text_of_a_class_is_kept_for_the_identity_too(
+    event_class: type[Aggregate.Event], identity: str
+) -> None:
+    row = StoredEvent(identity, 2, event_class.TOPIC, to_json(good(event_class)))
+    assert _Shape(event_class).read_at_once(row) is None
+    with pytest.raises(UnreadableEvent):
+        EventMapper().to_domain_event(row)
 
 
 def test_a_rule_that_looks_at_the_identity_sees_it() -> None:
