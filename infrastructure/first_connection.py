@@ -1,7 +1,8 @@
 """A process that is started while its database is away: it waits in sight, and begins by itself.
 
-What passes is waited for: nobody answers, the server starts or stops, or takes no writes. What does not pass is the
-operator's: a server that answers and does not let us in, or a schema that this code cannot use. It ends the process.
+What passes is waited for: nobody answers, the server starts or stops, is full for a moment, or takes no writes. What
+does not pass is the operator's: a server that answers and goes on not letting us in, or a schema that this code cannot
+use. It ends the process.
 """
 
 import logging
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from threading import Event
+from time import monotonic
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -24,7 +26,9 @@ from infrastructure.supervisor import beat
 logger = logging.getLogger(__name__)
 
 REFUSALS = 3
-"""In a row, before it is the operator's: a server may come up between two questions, or be full for a moment."""
+REFUSED_SECONDS = 10.0
+"""So many in a row, over so long, before it is the operator's: a server may come up between two questions, or be full
+for as long as others take to start beside us."""
 
 _TURN = 0.1
 """Seconds between two looks at the stop event."""
@@ -45,14 +49,17 @@ class NotLetIn(CounterfoilError):
         )
 
 
-def wait_for_database(dsn: str, loop: str, first_use: Callable[[], object], stop: Event) -> bool:
+def wait_for_database(
+    dsn: str, loop: str, first_use: Callable[[], object], stop: Event, refused_seconds: float = REFUSED_SECONDS
+) -> bool:
     """Calls `first_use` until the database is there for it. True then; False at once when told to stop before.
 
     first_use: opens connections of its own and closes them. It may be called many times, in a thread of ours, which
     is left behind when we are told to stop. loop: the name that the log and the metrics have for the process.
+    refused_seconds: for how long a server that lets nobody in is waited for, at least.
     Raises NotLetIn, and what `first_use` raises that does not pass by itself.
     """
-    backoff, refusals, said = Backoff(base=0.1, cap=5.0), 0, ""
+    backoff, refused, said = Backoff(base=0.1, cap=5.0), _Refusals(refused_seconds), ""
     try:
         while not stop.is_set():
             attempt = _start(lambda: _why_not(dsn, first_use))
@@ -63,11 +70,10 @@ def wait_for_database(dsn: str, loop: str, first_use: Callable[[], object], stop
             reason = attempt.result()
             if reason is None:
                 return True
-            refusals = refusals + 1 if reason == _REFUSED else 0
-            if refusals == REFUSALS:
+            if refused.go_on(reason == _REFUSED):
                 raise NotLetIn
             metrics.WAITING_FOR_DATABASE.labels(loop).set(1)
-            if reason not in (said, _REFUSED):
+            if reason != said:
                 said = reason
                 logger.warning("waiting for the database", extra={"loop": loop, "reason": reason})
             backoff.wait(stop)
@@ -90,7 +96,25 @@ def _start(call: Callable[[], str | None]) -> "Future[str | None]":
     return answer
 
 
-_REFUSED = "refused"
+class _Refusals:
+    """Those in a row, and since when."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._count, self._since = 0, 0.0
+
+    def go_on(self, refused: bool) -> bool:
+        """Takes what the last attempt came to. True when it is no matter of a moment any more."""
+        if not refused:
+            self._count = 0
+            return False
+        if self._count == 0:
+            self._since = monotonic()
+        self._count += 1
+        return self._count >= REFUSALS and monotonic() - self._since >= self._seconds
+
+
+_REFUSED = "it lets nobody in"
 
 
 def _why_not(dsn: str, first_use: Callable[[], object]) -> str | None:

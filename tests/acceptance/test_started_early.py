@@ -69,10 +69,10 @@ def test_one_that_waits_ends_when_it_is_told_to(programs: Programs) -> None:
     assert relay.stop(within=30.0) == 0
 
 
-def test_a_wrong_password_is_said_and_not_waited_for(store_dsn: str, programs: Programs) -> None:
+def test_a_wrong_password_is_said_and_ends_them(store_dsn: str, programs: Programs) -> None:
     wrong = f"{store_dsn} password=s3cret"
-    for command in PROCESSES[:2]:
-        program = programs.counterfoil(*command, env={"COUNTERFOIL_STORE_DSN": wrong})
+    started = [programs.counterfoil(*command, env={"COUNTERFOIL_STORE_DSN": wrong}) for command in PROCESSES[:2]]
+    for program in started:
         assert program.wait(within=60.0) == 1
         assert "Look at the user, the password" in program.output()
         assert "s3cret" not in program.output()

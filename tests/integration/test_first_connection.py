@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from counterfoil.embedded.ports import free_port
 from infrastructure import metrics
-from infrastructure.first_connection import NotLetIn, wait_for_database
+from infrastructure.first_connection import REFUSALS, NotLetIn, wait_for_database
 from infrastructure.migrate import STORE_MIGRATIONS, SchemaOutdated, check
 from infrastructure.postgres import connect
 from tests.support.stored_events import autocommit
@@ -39,8 +39,24 @@ def test_a_server_that_answers_and_lets_nobody_in_is_for_the_operator(
 ) -> None:
     dsn = make_conninfo(empty_dsn, **wrong)
     with pytest.raises(NotLetIn, match=r"password.*name of the.*database"):
-        wait_for_database(dsn, LOOP, opens(dsn), stop)
+        wait_for_database(dsn, LOOP, opens(dsn), stop, refused_seconds=0)
     assert waits() == 0
+
+
+def test_a_server_that_is_full_for_a_while_is_waited_for_in_sight_and_said_once(
+    empty_dsn: str, stop: Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = make_conninfo(empty_dsn, dbname="nowhere")  # to us, a refusal is like any other
+    seen: list[float] = []
+
+    def in_the_end() -> None:
+        seen.append(waits())
+        opens(full if len(seen) <= REFUSALS + 1 else empty_dsn)()
+
+    assert wait_for_database(full, LOOP, in_the_end, stop, refused_seconds=600)
+    assert seen == [0, *[1] * (REFUSALS + 1)]
+    said = [(record.message, vars(record)["reason"]) for record in caplog.records]
+    assert said == [("waiting for the database", "it lets nobody in")]
 
 
 def test_a_missing_migration_is_for_the_operator(empty_dsn: str, stop: Event) -> None:
