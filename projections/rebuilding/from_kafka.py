@@ -68,7 +68,7 @@ class KafkaSides:
         self._complete = False
         self._add: list[str] = []
 
-    def waiting(self, connection: Connection) -> int:
+    def waiting(self, connection: Connection, _reached: int) -> int:
         if not self._complete:
             self._since = connection.execute(self._sql(LAST_PLACE)).fetchone()[0]  # type: ignore[index]
             self._candidates = self._not_in_inbox(connection, AT_MOST)

@@ -17,15 +17,14 @@ from projections.rebuilding.target import Target
 
 
 class StoreSides:
-    def __init__(self, target: Target, live: str, source: StoreSource, rebuilt_to: int) -> None:
-        """rebuilt_to: up to where the other tables are known to have come."""
-        self._target, self._live, self._source, self._rebuilt_to = target, live, source, rebuilt_to
+    def __init__(self, target: Target, live: str, source: StoreSource) -> None:
+        self._target, self._live, self._source = target, live, source
         self._places: list[Place] = []
         self._reached = 0
 
-    def waiting(self, connection: Connection) -> int:
+    def waiting(self, connection: Connection, reached: int) -> int:
         behind = min((place.position for place in positions.read(connection, self._target.name)), default=0)
-        return max(0, self._rebuilt_to - behind)
+        return max(0, reached - behind)
 
     def fenced(self, _connection: Connection) -> AbstractContextManager[None]:
         """The positions' rows are the fence, and the store is this database."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Event
 from time import monotonic
 
@@ -104,7 +105,7 @@ class Session(Holding):
         """Once the live runner has come as far as the rebuild, or patience is over."""
         self.tell("comparing", tell)
         self.catch_up()
-        self._wait_for_the_live_runner(self.sides(self._reached()), stop, patience)
+        self._wait_for_the_live_runner(stop, patience)
         self.catch_up()
         return Differences.find(self.target, self.connection, self.live, self.rebuild.tables, self.source.name)
 
@@ -114,7 +115,7 @@ class Session(Holding):
         """differences: those that must be gone by then, unless they are accepted. None when told to stop."""
 
         def follow() -> None:
-            self._wait_for_the_live_runner(self.sides(self._reached()), stop, min(patience, USUAL_LAG))
+            self._wait_for_the_live_runner(stop, min(patience, USUAL_LAG))
 
         def catch_up() -> None:
             self.catch_up()
@@ -124,8 +125,7 @@ class Session(Holding):
         self.catch_up()
         wait_for_old_snapshots(self.connection, self.target.name, stop, patience)
         follow()
-        sides = self.sides(self._reached())
-        swap = Swap(self.target, self.rebuild, self.live, sides, self.source, catch_up, differences, accept)
+        swap = Swap(self.target, self.rebuild, self.live, self.sides, self.source, catch_up, differences, accept)
         return swap.run(stop, patience)
 
     def catch_up(self) -> None:
@@ -140,10 +140,11 @@ class Session(Holding):
     def tell(self, doing: str, tell: Tell) -> None:
         tell(doing, *self.source.extent(self._progress().positions))
 
-    def sides(self, reached: int = 0) -> Sides:
-        """reached: how far the other tables have come."""
+    @cached_property
+    def sides(self) -> Sides:
+        """One for all of it: what it has learned while the live runner came up is not asked again behind the fence."""
         if self.target.is_fed_by_the_store and isinstance(self.source, StoreSource):
-            return StoreSides(self.target, self.live, self.source, reached)
+            return StoreSides(self.target, self.live, self.source)
         return KafkaSides(self.target, self.live, self.source)
 
     def _places(self, run: int) -> list[Place]:
@@ -159,15 +160,16 @@ class Session(Holding):
         return max(self._progress().positions)
 
     def _live_version(self) -> int:
-        return self.sides().live_version(self.connection)
+        return self.sides.live_version(self.connection)
 
     def _would_be_lost(self, tables: Sequence[str]) -> list[str]:
         changed = self._live_version() != self.target.projection.version
         return what_would_be_lost(self.connection, self.live, self.target.other_schema, tables, changed)
 
-    def _wait_for_the_live_runner(self, sides: Sides, stop: Event, patience: float) -> None:
+    def _wait_for_the_live_runner(self, stop: Event, patience: float) -> None:
+        reached = self._reached()
         deadline, backoff = monotonic() + patience, Backoff(base=0.05, cap=0.5)
-        while sides.waiting(self.connection) and monotonic() < deadline and not backoff.wait(stop):
+        while self.sides.waiting(self.connection, reached) and monotonic() < deadline and not backoff.wait(stop):
             pass
 
 

@@ -30,10 +30,11 @@ class Left:
 class Sides(Protocol):
     """How the live tables get their events decides how to tell what they hold."""
 
-    def waiting(self, connection: Connection) -> int:
+    def waiting(self, connection: Connection, reached: int, /) -> int:
         """How many events the other tables hold that the live ones do not (yet), as far as that is counted.
 
-        Never those that wait in the live quarantine. To be called from time to time while no filler works."""
+        reached: the highest position that the other tables have come to. Never those that wait in the live quarantine.
+        To be called from time to time while no filler works; `meet` then looks only at what has come since."""
 
     def fenced(self, connection: Connection) -> AbstractContextManager[None]:
         """Before the transaction of the swap and around it, where the source is asked meanwhile: no writer comes in.

@@ -13,6 +13,7 @@ from projections.rebuild import abandon, confirm, roll_back
 from projections.rebuilding import state
 from projections.rebuilding.differences import Differences
 from projections.rebuilding.errors import RebuildRefused, Superseded, SwapBusy
+from projections.rebuilding.from_kafka import SINCE, KafkaSides
 from projections.rebuilding.session import session
 from projections.rebuilding.state import State
 from projections.rebuilding.swap import Swap
@@ -166,7 +167,7 @@ def test_a_process_that_stood_still_while_another_took_over_swaps_nothing(target
     with session(target) as work:
         work.begin(1)
         work.fill(NEVER, lambda *_: None)
-        sides = work.sides()
+        sides = work.sides
         differences = Differences(target, work.live)
         stale = Swap(target, work.rebuild, work.live, sides, work.source, work.catch_up, differences)
         state.next_run(live, target.name)
@@ -193,3 +194,21 @@ def test_what_somebody_hung_on_the_former_tables_is_not_dropped_with_them(target
         confirm(target)
     live.execute("DROP VIEW before")
     confirm(target)
+
+
+def test_behind_the_fence_only_what_has_come_since_is_looked_up_in_the_inbox(
+    target: Target, live: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers wait meanwhile, and an inbox may be long."""
+    asked: list[str] = []
+    really = KafkaSides._not_in_inbox
+
+    def spying(self: KafkaSides, connection: Connection, condition: str) -> list[str]:
+        asked.append(condition)
+        return really(self, connection, condition)
+
+    monkeypatch.setattr(KafkaSides, "_not_in_inbox", spying)
+    assert rebuilt(target).swapped is not None
+    assert asked[-1] == SINCE
+    assert roll_back(target, NEVER, 0.5) is not None
+    assert asked[-1] == SINCE
