@@ -16,14 +16,16 @@ _SECONDS = 2.0
 """Longest wait for the broker. Without its answer nothing is said."""
 
 
-def tell_of_deleted_records(consumer: Consumer, group: str, expected: int, first: Record) -> None:
+def tell_of_deleted_records(consumer: Consumer, group: str, expected: int, first: Record) -> bool:
     """To be called with the first record after a gap, and the offset at which the gap begins. A mere gap is no loss:
-    there is one after every transaction, and wherever a topic is compacted."""
+    there is one after every transaction, and wherever a topic is compacted. True when it is known to be a mere gap."""
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(first.topic, first.partition), timeout=_SECONDS)
     except KafkaException:
-        return
-    oldest = marks[0] if marks else 0
+        return False
+    if marks is None:
+        return False
+    oldest, _ = marks
     missing = min(oldest, first.offset) - expected
     if missing > 0:
         metrics.SUBSCRIBER_DELETED.labels(group).inc(missing)
@@ -37,3 +39,4 @@ def tell_of_deleted_records(consumer: Consumer, group: str, expected: int, first
                 "last_missing": expected + missing - 1,
             },
         )
+    return missing <= 0

@@ -55,7 +55,8 @@ SUBSCRIBER_DELETED = Counter(
 )
 SUBSCRIBER_OUT_OF_LINE = Counter(
     "counterfoil_subscriber_out_of_line_total",
-    "Records that came otherwise than as the next: too_early (their partition was read again), found, after_gap, again",
+    "Records that came otherwise than as the next: too_early (their partition was read again), found, again,"
+    " after_gap (believed unread), after_proved_gap, unproved",
     ["group", "came"],
 )
 INBOX_EVENTS = Counter("counterfoil_inbox_events_total", "Messages received, by outcome", ["consumer", "outcome"])

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from infrastructure.record import Record
 
 MOST_CHECKS = 5
-"""Of one gap, when each reading ends at another record; then it is believed."""
+"""Of one gap, when each reading ends at another record."""
 
 
 class Came(Enum):
@@ -14,15 +14,21 @@ class Came(Enum):
 
     IN_ORDER = auto()
     AFTER_GAP = auto()
-    """Taken. Nothing is at the offsets in between: a transaction's mark, or what compaction has removed."""
+    """Taken, and the gap was not read once more. It is no wider than one that was, and was proved."""
     AFTER_PROVED_GAP = auto()
-    """Taken, after it came again when the gap was read once more."""
+    """Taken, after it came again when the gap was read once more. Nothing is at the offsets in between: a
+    transaction's mark, what compaction has removed, or what was deleted."""
     FOUND = auto()
     """Taken: it lies in a gap that was read once more, so the client had left it out."""
     AGAIN = auto()
     """Taken: the client has gone back. All that follows it comes again too."""
     TOO_EARLY = auto()
-    """Not taken, nor is anything else until the partition is read again from `next`."""
+    """Not taken, nor is anything else until the partition is read again from `next`. Also one from before the start."""
+    UNPROVED = auto()
+    """Not taken: the gap ended at another record each time it was read. A new client has to begin at `next`."""
+
+
+NOT_TAKEN = (Came.TOO_EARLY, Came.UNPROVED)
 
 
 class Progress:
@@ -33,9 +39,12 @@ class Progress:
 
     A gap may be real: there is one after every transaction, and wherever a topic is compacted or was cut off. Or the
     client has skipped records, or still brings one of the time before it began to read anew. What tells
-    the two apart is reading the gap once more: a real one ends at the same record again. That is done for one before
-    the first record after the client may have begun anew (see `doubt`), and for one that is wider than all that
-    were proved in this assignment. Any other is believed, else every transaction would be read twice.
+    the two apart is reading the gap once more: a real one ends at the same record again. Believed without that are
+    only those no wider than one that was proved since the client may last have begun anew (see `doubt` and
+    `trust_gaps`), else every transaction would be read twice.
+
+    A record from before the start, when nothing was taken yet, is believed only when it comes once more too: then the
+    topic was made anew, or has lost its end.
     """
 
     def __init__(self, start: int | None = None) -> None:
@@ -44,8 +53,9 @@ class Progress:
         self._next = self._committed = start
         self._is_calm = False
         """Whether the next offset in order needs no closer look."""
-        self._in_doubt, self._has_gone_back = True, False
+        self._has_begun = self._has_gone_back = False
         self._widest_gap = 0
+        """That is believed unread."""
         self._suspect: int | None = None
         self._checks, self._must_be_read_again = 0, False
 
@@ -60,13 +70,18 @@ class Progress:
 
     def doubt(self) -> None:
         """The client may begin to read anew: it was paused, resumed, or given other partitions."""
-        self._in_doubt, self._is_calm = True, False
+        self._widest_gap = 0
+
+    def trust_gaps(self, width: int) -> None:
+        """Up to so many offsets, until `doubt`. To be called for a gap that was proved, unless records were deleted
+        there: how many those were says nothing of the gaps that are usual in this partition."""
+        self._widest_gap = max(self._widest_gap, width)
 
     def add(self, record: Record) -> Came:
         came = Came.IN_ORDER
         if record.offset != self._next or not self._is_calm:
             came = self._look_at(record.offset)
-            if came is Came.TOO_EARLY:
+            if came in NOT_TAKEN:
                 return came
         self._unfinished[record.offset] = record
         self._next = record.offset + 1
@@ -78,29 +93,29 @@ class Progress:
 
     def _look_at(self, offset: int) -> Came:
         came = self._how_it_came(offset)
-        if came is Came.TOO_EARLY:
-            self._is_calm = False
+        if came in NOT_TAKEN:
+            self._is_calm, self._must_be_read_again = False, True
             return came
         self._has_gone_back = self._has_gone_back or came is Came.AGAIN
-        if came is Came.AFTER_PROVED_GAP and self._next is not None:
-            self._widest_gap = max(self._widest_gap, offset - self._next)
         self._suspect, self._checks = None, 0
-        self._in_doubt, self._is_calm = False, True
+        self._has_begun = self._is_calm = True
         return came
 
     def _how_it_came(self, offset: int) -> Came:
         if self._must_be_read_again:
             return Came.TOO_EARLY
-        if self._next is not None and offset < self._next:
-            return Came.AGAIN
-        if self._next in (None, offset):
+        if self._next is None or offset == self._next:
             return Came.IN_ORDER if self._suspect is None else Came.FOUND
-        if offset == self._suspect or self._checks == MOST_CHECKS:
+        if offset < self._next and (self._has_begun or offset == self._suspect):
+            return Came.AGAIN
+        if offset == self._suspect:
             return Came.AFTER_PROVED_GAP
-        if self._suspect is not None or self._in_doubt or offset - self._next > self._widest_gap:
-            self._suspect, self._checks, self._must_be_read_again = offset, self._checks + 1, True
-            return Came.TOO_EARLY
-        return Came.AFTER_GAP
+        if self._suspect is None and 0 < offset - self._next <= self._widest_gap:
+            return Came.AFTER_GAP
+        if self._checks == MOST_CHECKS:
+            return Came.UNPROVED
+        self._suspect, self._checks = offset, self._checks + 1
+        return Came.TOO_EARLY
 
     def finish(self, record: Record) -> None:
         """Only this very one: another may be at its offset, when the client has gone back."""

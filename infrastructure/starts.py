@@ -2,28 +2,34 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 _SECONDS = 2.0
-"""Longest wait for an answer. After one that failed nothing more is asked."""
+"""Longest wait for all answers together, of however many partitions: Kafka's client calls no one else meanwhile."""
 
 
 def known_starts(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
     """The offset that the group has committed, or that of the oldest record where it has committed none.
 
     Those of which the broker does not tell in time are left out: nothing is guessed, since to begin too late
-    would lose records, and to begin with the oldest would bring all of them again.
+    would lose records, and to begin with the oldest would bring all of them again. The oldest are asked for one
+    after the other, and nothing more after a question that failed.
     """
     starts: dict[tuple[str, int], int] = {}
+    until = monotonic() + _SECONDS
     with suppress(KafkaException):
-        for each in consumer.committed(list(partitions), timeout=_SECONDS) if partitions else []:
-            if each.error is None:
-                starts[each.topic, each.partition] = each.offset if each.offset >= 0 else _oldest(consumer, each)
+        answers = consumer.committed(list(partitions), timeout=_SECONDS) if partitions else []
+        told = [each for each in answers if each.error is None]
+        starts |= {(each.topic, each.partition): each.offset for each in told if each.offset >= 0}
+        for each in told:
+            if each.offset < 0 and (left := until - monotonic()) > 0:
+                starts[each.topic, each.partition] = _oldest(consumer, each, left)
     return starts
 
 
-def _oldest(consumer: Consumer, place: TopicPartition) -> int:
+def _oldest(consumer: Consumer, place: TopicPartition, seconds: float) -> int:
     """Raises KafkaException."""
-    oldest, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=_SECONDS)
+    oldest, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=seconds)
     return oldest

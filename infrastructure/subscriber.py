@@ -13,15 +13,16 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, Message, TopicPartition
 
 from domain.errors import CounterfoilError
 from infrastructure import bounded, metrics
 from infrastructure.committer import Committer
 from infrastructure.deleted_records import tell_of_deleted_records
 from infrastructure.kafka_config import connection_config
-from infrastructure.progress import Came, Progress
+from infrastructure.progress import NOT_TAKEN, Came, Progress
 from infrastructure.record import Record
+from infrastructure.rereading import Rereading
 from infrastructure.settings import Settings
 from infrastructure.starts import known_starts
 
@@ -46,7 +47,10 @@ _KEEP_ALIVE = MAX_POLL_INTERVAL / 10
 
 @dataclass(eq=False)
 class SubscriberFailed(CounterfoilError):
-    """The Kafka client has given up for good. error: its name of the reason.
+    """The Kafka client has given up for good, or can't be relied on any longer.
+
+    error: the client's name of the reason, or one of ours: `gap_not_proved` (each time that a gap was read, it
+    ended at another record), `seek_refused` (a partition could not be read again for 30 seconds).
 
     What to do: close the subscriber and make a new one. What was not committed is delivered again.
     """
@@ -54,7 +58,7 @@ class SubscriberFailed(CounterfoilError):
     error: str
 
     def __str__(self) -> str:
-        return f"Kafka's client has given up ({self.error}). Close this subscriber and make a new one."
+        return f"Kafka's client can't go on ({self.error}). Close this subscriber and make a new one."
 
 
 def consumer_config(settings: Settings, group: str) -> dict[str, Any]:
@@ -98,8 +102,10 @@ class Subscriber:
     precedes it. It begins with the first record at or after the committed offset, or with the oldest where the
     group has committed none. What the client brings is not just passed on: a gap is read once more before what
     follows it is delivered (see Progress), so a record that comes too early cannot overtake those before it,
-    whether the client has skipped them or still brings what it had before a rebalance or a pause. Only where
-    the broker does not tell the committed offset, not even after the first record came, that record is believed.
+    whether the client has skipped them or still brings what it had before a rebalance or a pause. Without that are
+    believed: gaps no wider than one that was proved in this partition since the last rebalance or pause (where a gap
+    that begins with deleted records proves nothing), and, where the broker does not tell the committed offset, not
+    even after the first record came, that record. A gap that can't be proved is never passed: see SubscriberFailed.
     """
 
     def __init__(
@@ -111,13 +117,12 @@ class Subscriber:
         self._waiting: list[Record] = []
         self._held: dict[tuple[str, int], float] = {}
         """Partitions that are held, and until when."""
-        self._to_read_again: dict[tuple[str, int], int] = {}
-        """Partitions of which nothing is taken before they are read from this offset."""
         self._paused = False
         self._closed = False
         self._fatal: str | None = None
         self._troubles: set[str] = set()
         self._polled_at = monotonic()
+        self._rereading = Rereading(group, self._on_error)
         self._committer = Committer(self._partitions, self._on_error)
         calls_back = {"error_cb": self._on_error, "on_commit": self._committer.answered}
         config = consumer_config(settings, group) | dict(changes or {}) | calls_back
@@ -223,7 +228,7 @@ class Subscriber:
             self._take(first)  # before anything else is called: partitions may come and go then
             for message in self._consumer.consume(most - 1, timeout=0) if most > 1 else ():
                 self._take(message)
-        if self._to_read_again:
+        if self._rereading:
             self._read_again()
         if self._fatal:
             raise SubscriberFailed(self._fatal)
@@ -244,7 +249,7 @@ class Subscriber:
         came = progress.add(record)
         if came is not Came.IN_ORDER and expected is not None:
             self._note(came, expected, record)
-            if came is Came.TOO_EARLY:
+            if came in NOT_TAKEN:
                 return
         if (record.topic, record.partition) not in self._held:
             self._waiting.append(record)
@@ -252,35 +257,30 @@ class Subscriber:
 
     def _note(self, came: Came, expected: int, record: Record) -> None:
         """expected: the offset at which the record was to come, or after which."""
-        if came is Came.AFTER_GAP:  # as after every transaction
-            return
         place = record.topic, record.partition
         if came is Came.TOO_EARLY:
-            self._to_read_again[place] = expected
+            self._rereading.ask_for(place, expected)  # counted there
             return
         metrics.SUBSCRIBER_OUT_OF_LINE.labels(self._group, came.name.lower()).inc()
-        if came is Came.AFTER_PROVED_GAP:
-            tell_of_deleted_records(self._consumer, self._group, expected, record)
-            return
         about = {"group": self._group, "topic": record.topic, "partition": record.partition, "offset": record.offset}
-        if came is Came.FOUND:
-            logger.warning("Kafka's client had left out records: they were read once more", extra=about)
-        else:
-            logger.info("Kafka's client has gone back", extra=about | {"expected": expected})
+        match came:
+            case Came.AFTER_PROVED_GAP:
+                if tell_of_deleted_records(self._consumer, self._group, expected, record):
+                    self._partitions[place].trust_gaps(record.offset - expected)
+            case Came.UNPROVED:
+                self._fatal = "gap_not_proved"
+                about |= {"first_missing": expected, "last_missing": record.offset - 1}
+                logger.error("a gap ended at another record each time it was read: a new client is needed", extra=about)
+            case Came.FOUND:
+                logger.warning("Kafka's client had left out records: they were read once more", extra=about)
+            case Came.AGAIN:
+                logger.info("Kafka's client has gone back", extra=about | {"expected": expected})
 
     def _read_again(self) -> None:
-        """What the client still has in its queue is thrown away by that."""
-        for place, offset in list(self._to_read_again.items()):
-            try:
-                self._consumer.seek(TopicPartition(*place, offset))
-            except KafkaException as error:  # tried again with the next poll; until then nothing of it is taken
-                self._on_error(error.args[0])
-                continue
-            del self._to_read_again[place]
+        for place in self._rereading.send_back(self._consumer):
             self._partitions[place].is_read_again()
-            metrics.SUBSCRIBER_OUT_OF_LINE.labels(self._group, "too_early").inc()
-            about = {"group": self._group, "topic": place[0], "partition": place[1], "offset": offset}
-            logger.info("a gap is read once more", extra=about)
+        if self._rereading.is_stuck:
+            self._fatal = "seek_refused"
 
     def _let_go(self) -> None:
         due = [place for place, until in self._held.items() if until <= monotonic()]
@@ -336,7 +336,7 @@ class Subscriber:
             self._consumer.resume([TopicPartition(*place) for place in still])
         self._waiting = [record for record in self._waiting if (record.topic, record.partition) not in gone]
         self._held = {place: until for place, until in self._held.items() if place not in gone}
-        self._to_read_again = {place: offset for place, offset in self._to_read_again.items() if place not in gone}
+        self._rereading.forget(gone)
         metrics.SUBSCRIBER_HELD.labels(self._group).set(len(self._held))
         return {each: self._partitions.pop(each) for each in gone}
 

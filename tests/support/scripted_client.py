@@ -112,6 +112,9 @@ class ScriptedClient:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         self.paused -= {each.partition for each in partitions}
 
+    def close(self) -> None:
+        pass
+
     def _answer(self) -> None:
         if self.is_silent:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -104,36 +104,84 @@ def test_after_a_suspicious_record_nothing_is_taken_until_the_gap_is_read_again(
     assert [progress.add(record(offset)) for offset in (3, 4)] == [Came.FOUND, Came.IN_ORDER]
 
 
-def test_a_gap_that_ends_at_another_record_each_time_is_believed_in_the_end() -> None:
+def test_a_gap_that_ends_at_another_record_each_time_is_not_passed() -> None:
     progress = Progress(3)
     for offset in range(100, 100 + MOST_CHECKS):
         assert progress.add(record(offset)) is Came.TOO_EARLY
         progress.is_read_again()
-    assert progress.add(record(99)) is Came.AFTER_PROVED_GAP
+    assert [progress.add(record(offset)) for offset in (99, 100)] == [Came.UNPROVED, Came.TOO_EARLY]
+    assert (progress.next, progress.due, progress.unfinished) == (3, None, [])
+
+
+def test_a_gap_may_be_proved_with_the_last_reading() -> None:
+    progress = Progress(3)
+    for offset in range(100, 100 + MOST_CHECKS):
+        assert progress.add(record(offset)) is Came.TOO_EARLY
+        progress.is_read_again()
+    assert progress.add(record(99 + MOST_CHECKS)) is Came.AFTER_PROVED_GAP
+
+
+def test_gaps_no_wider_than_one_that_is_trusted_are_believed_until_the_client_may_begin_anew() -> None:
+    progress = Progress(3)
+    take(progress, 3, 6)
+    progress.trust_gaps(2)
+    assert [progress.add(record(offset)) for offset in (8, 11, 15)] == [Came.AFTER_GAP, Came.AFTER_GAP, Came.TOO_EARLY]
+    progress.is_read_again()
+    assert progress.add(record(15)) is Came.AFTER_PROVED_GAP
+    progress.doubt()
+    assert [progress.add(record(offset)) for offset in (16, 18)] == [Came.IN_ORDER, Came.TOO_EARLY]
+
+
+def test_a_gap_that_was_only_proved_is_no_measure_for_others() -> None:
+    """As when its records were deleted."""
+    progress = Progress(3)
+    take(progress, 503)
+    assert progress.add(record(505)) is Came.TOO_EARLY
+
+
+def test_a_record_from_before_the_start_does_not_take_the_offset_back() -> None:
+    progress = Progress(100)
+    assert [progress.add(record(offset)) for offset in (50, 51)] == [Came.TOO_EARLY] * 2
+    progress.is_read_again()
+    hundred = record(100)
+    assert progress.add(hundred) is Came.FOUND
+    progress.finish(hundred)
+    assert progress.due == 101
+
+
+def test_a_record_from_before_the_start_is_believed_when_it_comes_again() -> None:
+    """As when the topic was made anew: the client finds nothing at the start."""
+    progress = Progress(100)
+    assert progress.add(record(0)) is Came.TOO_EARLY
+    progress.is_read_again()
+    assert [progress.add(record(offset)) for offset in (0, 1)] == [Came.AGAIN, Came.IN_ORDER]
+    assert progress.due == 0
 
 
 class FaultyClient:
-    """Brings the records of a log, and at times brings some later ones first, skips some, or goes back. It does none of
-    that right after it was sent back: what is at fault the same way each time, nobody could tell from a real gap."""
+    """Brings the records of a log to its end. Twelve times at most it brings some earlier or later ones first, skips
+    some, or goes back; before each of these faults it is in doubt, as at a pause or a rebalance. It does none of that
+    right after it was sent back: what is at fault the same way each time, nobody could tell from a real gap."""
 
     def __init__(self, log: list[int], chance: random.Random) -> None:
         self._log, self._chance = log, chance
-        self._position, self._is_honest = 0, False
+        self._position, self._is_honest, self._faults = 0, False, 12
 
     def go_back(self, offset: int) -> None:
         self._position, self._is_honest = offset, True
 
     def bring(self, progress: Progress) -> list[int]:
         """What one poll brings. Nothing at the end of the log."""
-        fault = 3 if self._is_honest else self._chance.randrange(6)
+        fault = self._chance.randrange(6) if self._faults and not self._is_honest else 3
         self._is_honest = False
         if fault < 3:
+            self._faults -= 1
             progress.doubt()
         match fault:
             case 0:
                 return self._some_from(self._chance.choice(self._log))
-            case 1:
-                self._position += self._chance.randrange(5)
+            case 1:  # not past the end: what is left out there shows only when more is written
+                self._position = min(self._log[-1], self._position + self._chance.randrange(5))
             case 2:
                 self._position = max(0, self._position - self._chance.randrange(5))
         chunk = self._some_from(self._position)
@@ -145,18 +193,30 @@ class FaultyClient:
         return there[: self._chance.randint(1, 6)]
 
 
-@given(st.sets(st.integers(0, 60), min_size=1), st.integers(0, 2**32))
-def test_whatever_the_client_brings_no_record_is_taken_before_one_that_precedes_it(
-    offsets: set[int], seed: int
+@given(st.sets(st.integers(0, 60), min_size=1), st.integers(0, 60), st.integers(0, 2**32))
+def test_whatever_the_client_brings_after_pauses_and_rebalances_all_records_are_taken_and_each_first_in_its_order(
+    offsets: set[int], start: int, seed: int
 ) -> None:
-    log, progress = sorted(offsets), Progress(0)
-    client, taken = FaultyClient(log, random.Random(seed)), list[int]()
+    """Faults that come with no pause or rebalance are another matter: there gaps may be believed unread."""
+    log = sorted(offsets | {start})
+    progress, client = Progress(start), FaultyClient(log, random.Random(seed))
+    taken: list[int] = []
     while chunk := client.bring(progress):
-        came = [progress.add(record(offset)) for offset in chunk]
+        came = [take_if_in_order(progress, offset) for offset in chunk]
+        assert Came.UNPROVED not in came
         taken += [offset for offset, how in zip(chunk, came, strict=True) if how is not Came.TOO_EARLY]
         if Came.TOO_EARLY in came:
             assert progress.next is not None
             client.go_back(progress.next)
             progress.is_read_again()
-    firsts = list(dict.fromkeys(taken))
-    assert firsts == log[: len(firsts)]
+    assert taken[0] == start
+    assert list(dict.fromkeys(each for each in taken if each >= start)) == [each for each in log if each >= start]
+
+
+def take_if_in_order(progress: Progress, offset: int) -> Came:
+    """With each gap that is proved, those no wider are trusted, as by the subscriber."""
+    expected = progress.next
+    came = progress.add(record(offset))
+    if came is Came.AFTER_PROVED_GAP and expected is not None:
+        progress.trust_gaps(offset - expected)
+    return came

@@ -4,8 +4,12 @@ from threading import Event
 
 import pytest
 from confluent_kafka import OFFSET_STORED
+from prometheus_client import REGISTRY
 
-from infrastructure.subscriber import Subscriber
+from infrastructure import rereading
+from infrastructure.progress import MOST_CHECKS
+from infrastructure.rereading import REFUSED_SECONDS
+from infrastructure.subscriber import Subscriber, SubscriberFailed
 from tests.support.scripted_client import TOPIC, ScriptedClient, brought, scripted
 
 Pair = tuple[Subscriber, ScriptedClient]
@@ -14,6 +18,11 @@ Pair = tuple[Subscriber, ScriptedClient]
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
     return scripted(monkeypatch)
+
+
+def out_of_line(came: str) -> float:
+    labels = {"group": "group", "came": came}
+    return REGISTRY.get_sample_value("counterfoil_subscriber_out_of_line_total", labels) or 0.0
 
 
 def polled(subscriber: Subscriber, times: int = 1) -> list[int]:
@@ -120,6 +129,95 @@ def test_nothing_is_delivered_while_the_client_cannot_go_back(pair: Pair) -> Non
     client.script.extend([*brought(154), None, *brought(3, 4)])
     assert polled(subscriber, times=2) == [3, 4]
     assert client.seeks == [3]
+
+
+def test_a_partition_that_cannot_be_read_again_is_named_once_and_ends_the_client_after_a_while(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber, client = pair
+    client.refuses_to_seek = True
+    client.script.extend([client.assign, *brought(153), None])
+    now = 1_000.0
+    monkeypatch.setattr(rereading, "monotonic", lambda: now)
+    assert polled(subscriber, times=10) == []
+    now += REFUSED_SECONDS - 1
+    assert polled(subscriber, times=10) == []
+    [told] = [vars(record) for record in caplog.records if "stands still" in record.message]
+    assert (told["topic"], told["partition"], told["offset"]) == (TOPIC, 0, 3)
+    now += 1
+    with pytest.raises(SubscriberFailed) as failed:
+        subscriber.poll(1, 0.0)
+    assert failed.value.error == "seek_refused"
+
+
+def test_a_refusal_of_the_last_assignment_does_not_end_the_client(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscriber, client = pair
+    client.refuses_to_seek = True
+    client.script.extend([client.assign, *brought(153), None])
+    now = 1_000.0
+    monkeypatch.setattr(rereading, "monotonic", lambda: now)
+    assert polled(subscriber) == []
+    now += REFUSED_SECONDS
+    client.script.extend([client.revoke, client.assign, *brought(153), None])
+    assert polled(subscriber, times=2) == []
+
+
+def test_a_gap_that_cannot_be_proved_is_told_and_never_passed(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3), None])
+    subscriber.finish(subscriber.poll(100, 0.0))
+    for offset in range(153, 154 + MOST_CHECKS):
+        client.script.extend([*brought(offset, offset + 1), None])
+    assert polled(subscriber, times=MOST_CHECKS) == []
+    with pytest.raises(SubscriberFailed) as failed:
+        subscriber.poll(100, 0.0)
+    assert failed.value.error == "gap_not_proved"
+    [told] = [vars(record) for record in caplog.records if record.levelname == "ERROR"]
+    assert (told["partition"], told["first_missing"], told["last_missing"]) == (0, 4, 152 + MOST_CHECKS)
+    assert client.seeks[:MOST_CHECKS] == [4] * MOST_CHECKS
+    subscriber.close()
+    assert client.commits == [4]
+
+
+def test_deleted_records_make_no_gap_believable(pair: Pair) -> None:
+    subscriber, client = pair
+    client.oldest = 500
+    client.script.extend([client.assign, *brought(500), None, *brought(500, 809), None, *brought(501, 502)])
+    assert polled(subscriber, times=3) == [500, 501, 502]
+    assert client.seeks == [3, 501]
+
+
+def test_where_it_is_not_known_whether_records_were_deleted_no_gap_becomes_believable(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(5), None])
+    polled(subscriber)
+    client.is_silent = True
+    client.script.extend([*brought(5, 8), None, *brought(6, 7, 8)])
+    assert polled(subscriber, times=2) == [5, 6, 7, 8]
+    assert client.seeks == [3, 6]
+
+
+def test_a_gap_that_is_believed_unread_is_counted(pair: Pair) -> None:
+    subscriber, client = pair
+    before = out_of_line("after_gap")
+    client.script.extend([client.assign, *brought(3, 5), None, *brought(5, 7, 9)])
+    assert polled(subscriber, times=2) == [3, 5, 7, 9]
+    assert out_of_line("after_gap") - before == 2
+
+
+def test_a_record_from_before_the_start_is_not_delivered(pair: Pair) -> None:
+    subscriber, client = pair
+    client.committed_offset = 100
+    client.script.extend([client.assign, *brought(50, 51), None, *brought(100, 101)])
+    assert polled(subscriber, times=2) == [100, 101]
+    assert client.seeks == [100]
+
+
+def test_where_a_topic_was_made_anew_its_first_records_are_delivered(pair: Pair) -> None:
+    subscriber, client = pair
+    client.committed_offset = 100
+    client.script.extend([client.assign, *brought(0, 1), None, *brought(0, 1)])
+    assert polled(subscriber, times=2) == [0, 1]
 
 
 def test_a_record_taken_before_a_rebalance_is_not_one_of_the_next_assignment(pair: Pair) -> None:
