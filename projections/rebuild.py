@@ -38,12 +38,14 @@ class Options:
 class Outcome:
     """compared: table by table. swapped: None when there was no swap.
 
-    stopped: it was told to stop; the same command goes on from there.
+    stopped: it was told to stop; the same command goes on from there. left_out: positions of events that somebody has
+    skipped; neither the live nor the new tables have them.
     """
 
     compared: Sequence[Compared] = ()
     swapped: Swapped | None = None
     stopped: bool = False
+    left_out: Sequence[int] = ()
 
 
 _USUAL = Options()
@@ -70,13 +72,13 @@ def rebuild(target: Target, stop: Event, options: Options = _USUAL, tell: Tell =
             _refuse_another(work, found, options)
         work.fill(stop, tell)
         if stop.is_set():
-            return Outcome(stopped=True)
+            return Outcome(stopped=True, left_out=work.source.left_out)
         work.finish()
         differences = work.compare(stop, options.patience, tell)
         if not options.swap:
             return _compared(work, differences, options)
         swapped = work.swap(differences, stop, options.patience, tell, options.accept_differences)
-        return Outcome(differences.tables, swapped, stopped=swapped is None)
+        return Outcome(differences.tables, swapped, stopped=swapped is None, left_out=work.source.left_out)
 
 
 def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = _silent) -> Swapped | None:
@@ -154,4 +156,4 @@ def _compared(work: Session, differences: Differences, options: Options) -> Outc
     told = differences.that_remain(work.connection)
     if told and not options.accept_differences:
         raise differences.error(told)
-    return Outcome(differences.tables)
+    return Outcome(differences.tables, left_out=work.source.left_out)

@@ -19,6 +19,7 @@ from infrastructure.supervisor import stop_on_signals
 from projections import rebuild
 from projections.loading import all_projections
 from projections.rebuilding import state
+from projections.rebuilding.compare import MOST_TOLD
 from projections.rebuilding.compared import Compared
 from projections.rebuilding.errors import TablesDiffer
 from projections.rebuilding.opening import opened
@@ -81,6 +82,7 @@ def run(
         _print_compared(differ.tables, {"differences": differ.differences}, as_json)
         raise
     _print_compared(outcome.compared, asdict(outcome), as_json)
+    _say_left_out(outcome.left_out)
     _say_swapped(module, outcome.swapped, outcome.stopped)
     if swap is False and not outcome.stopped:
         typer.echo(f"Nothing was swapped. `counterfoil rebuild {module}` goes on from here.", err=True)
@@ -147,6 +149,12 @@ def _print_compared(compared: Sequence[Compared], told: Mapping[str, object], as
 
 def _named(columns: Sequence[str], row: Sequence[object]) -> dict[str, object]:
     return {name.replace(" ", "_"): value for name, value in zip(columns, row, strict=True)}
+
+
+def _say_left_out(positions: Sequence[int]) -> None:
+    if positions:
+        told = ", ".join(map(str, positions[:MOST_TOLD])) + (", ..." if len(positions) > MOST_TOLD else "")
+        typer.echo(f"Left out, because `project skip` has passed them: {len(positions)} events ({told}).", err=True)
 
 
 def _say_swapped(

@@ -7,7 +7,7 @@ from psycopg import Connection
 
 from projections.rebuilding.errors import RebuildRefused
 from projections.rebuilding.source import Partition, Source
-from projections.rebuilding.stored import StoreSource
+from projections.rebuilding.stored import StoreSource, skipped_positions
 from projections.rebuilding.target import Target
 from projections.rebuilding.topic_reader import reading
 from projections.rebuilding.topics import TopicSource, discarded_records
@@ -22,8 +22,9 @@ def opened(
     connection: to the projection's database. Raises RebuildRefused, TopicsUnreadable, psycopg.Error.
     """
     if not partitions and not from_topics:
+        left_out = skipped_positions(connection, live, target.name) if target.is_fed_by_the_store else ()
         with target.connect_store() as store:
-            yield StoreSource(target, store)
+            yield StoreSource(target, store, left_out)
         return
     if target.kafka is None or target.is_fed_by_the_store:
         raise RebuildRefused(target.name, "it is not fed by topics: rebuild it from the store")

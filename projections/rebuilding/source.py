@@ -113,6 +113,9 @@ class Source(Protocol):
     repeats: bool
     """Whether an event may come more than once."""
 
+    left_out: Sequence[int]
+    """Positions of the store that the projection does without, because somebody has said so; ascending."""
+
     partitions: Sequence[Partition]
     """What the rows of the positions stand for; none when it is positions of the store."""
 

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from psycopg import Connection as AnyConnection
+from psycopg import sql
+
 from domain.contracts import Contract
 from infrastructure.event_reader import EventReader, RecordedEvent
 from infrastructure.outbox import load_outbox
@@ -31,6 +34,14 @@ READ_VISIBLE = """
     FROM stored_events WHERE position > %s ORDER BY position LIMIT %s
 """
 
+SKIPPED = "SELECT DISTINCT position FROM {live}.skipped_events WHERE projection = %s ORDER BY position"
+
+
+def skipped_positions(connection: AnyConnection, live: str, projection: str) -> list[int]:
+    """Of events that somebody has let a projection pass that is fed by the store, ascending."""
+    statement = sql.SQL(SKIPPED).format(live=sql.Identifier(live))
+    return [position for (position,) in connection.execute(statement, (projection,))]
+
 
 class Visible(NamedTuple):
     """What one stored event tells the projection; often one contract, or none."""
@@ -44,15 +55,20 @@ class Visible(NamedTuple):
 
 
 class StoreSource:
-    """The stored events of one store as a projection's contracts."""
+    """The stored events of one store as a projection's contracts.
+
+    Without those that somebody has skipped: the live tables lack them too, and what cannot be applied there would
+    stop a rebuild for ever.
+    """
 
     name = "the store"
     repeats = False
     partitions: Sequence[Partition] = ()
 
-    def __init__(self, target: Target, store: Connection) -> None:
-        """store: in autocommit mode, for this alone."""
+    def __init__(self, target: Target, store: Connection, left_out: Sequence[int] = ()) -> None:
+        """store: in autocommit mode, for this alone. left_out: positions."""
         self._store = store
+        self.left_out, self._not_told = left_out, frozenset(left_out)
         self._name = target.name
         self._reader = EventReader(store)
         outboxes = [load_outbox(name) for name in target.outboxes]
@@ -98,9 +114,11 @@ class StoreSource:
         return told
 
     def _told(self, events: Sequence[RecordedEvent]) -> tuple[list[Visible], RebuildStopped | None]:
-        """All of them, or those before the first that cannot be mapped, and why that cannot."""
+        """All but those left out, or those before the first that cannot be mapped, and why that cannot."""
         told: list[Visible] = []
         for event in events:
+            if event.position in self._not_told:
+                continue
             mapped = self._mapper.map((event,))
             if mapped.unmappable:
                 return told, RebuildStopped(self._name, event.position, None, mapped.unmappable.problem)

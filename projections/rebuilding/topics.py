@@ -51,6 +51,7 @@ class TopicSource:
 
     name = "the topics"
     repeats = True
+    left_out: Sequence[int] = ()
 
     def __init__(self, target: Target, reader: TopicReader, discarded: Discarded) -> None:
         self._name, self._reader, self._discarded = target.name, reader, discarded
