@@ -40,12 +40,8 @@ class MessageMapper:
         self._published = frozenset(outbox.contracts)
         self._events = EventMapper()
 
-    def messages(self, recorded: RecordedEvent) -> list[OutgoingMessage]:
-        """Often one, or none. Raises Unmappable."""
-        return self._messages(recorded, self.contracts(recorded))
-
     def messages_of_all(self, events: Sequence[RecordedEvent]) -> list["list[OutgoingMessage] | Unmappable"]:
-        """For each event, in order, what `messages` of it says; give it some hundred events at most.
+        """For each event, in order, its messages, often one or none, or why it has none; give it some hundred at most.
 
         One stage after the other for all of them: so the code of a stage stays in the processor's cache, which
         saves a third of the time.

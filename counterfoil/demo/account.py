@@ -80,9 +80,9 @@ def _stored(dsn: str) -> tuple[frozenset[str], dict[str, Counter[str]]]:
     quantities: dict[str, Counter[str]] = {}
     with closing(connect(dsn, application_name=NAME)) as store:
         reader, mapper, position = EventReader(store), EventMapper(), 0
-        messages = MessageMapper(load_outbox("domain.orders"), reader.namespace())
+        outgoing = MessageMapper(load_outbox("domain.orders"), reader.namespace())
         while page := reader.read(position, PAGE).events:
-            ids.update(_event_id(message.headers) for event in page for message in messages.messages(event))
+            ids.update(contract.event_id for event in page for contract in outgoing.contracts(event))
             for event in page:
                 _count_lines(mapper, event, quantities)
             position = page[-1].position

@@ -27,6 +27,7 @@ from tests.benchmarks.append import LibraryOrders, library_env, library_order, o
 from tests.benchmarks.harness import Comparison, Contender
 from tests.benchmarks.relay_loops import TOPICS, bare_per_second, library_loop_per_second, unvalidated, validated
 from tests.support.kafka import create_topic, running_kafka
+from tests.support.outgoing import messages_of
 from tests.support.relays import NEVER, relay_by_hand
 
 EVENTS = 10_000
@@ -116,4 +117,4 @@ def mapped(dsn: str) -> Sequence[OutgoingMessage]:
     with connect(dsn, application_name="benchmark") as connection:
         reader = EventReader(connection)
         mapper = MessageMapper(OUTBOX, reader.namespace())
-        return [message for event in reader.read(0, EVENTS).events for message in mapper.messages(event)]
+        return [message for event in reader.read(0, EVENTS).events for message in messages_of(mapper, event)]

@@ -20,6 +20,7 @@ from tests.support import projecting, summaries
 from tests.support.feeding import feeding
 from tests.support.kafka import Kafka, MakeTopic
 from tests.support.messages import Sender
+from tests.support.outgoing import messages_of
 from tests.support.summaries import OUTBOXES, Summary, command, fold, orders_in, place_and_cancel, with_summary
 from tests.support.wait import eventually
 
@@ -87,7 +88,7 @@ class ByKafka(Fed):
             events = reader.read(self._sent, 100_000).events
         for _ in range(2):
             for event in events:
-                for message in mapper.messages(event):
+                for message in messages_of(mapper, event):
                     self._sender.send(self._topics[message.topic], message.value, message.key, headers=message.headers)
         self._sender.flush()
         self._sent = events[-1].position

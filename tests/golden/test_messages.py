@@ -16,6 +16,7 @@ from infrastructure.delivery import OutgoingMessage
 from infrastructure.event_reader import RecordedEvent
 from infrastructure.outbox import load_outbox
 from infrastructure.outgoing import MessageMapper, Unmappable
+from tests.support.outgoing import messages_of
 
 SAMPLES = [json.loads(line) for line in (Path(__file__).parent / "messages.jsonl").read_text().splitlines()]
 NAMESPACE = UUID("7a1e0c7e-6f0a-4b55-9d0e-4a1d0f5f4c11")
@@ -42,7 +43,7 @@ def test_every_contract_has_a_sample() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample['originator_id']} {sample['topic']}")
 def test_an_event_becomes_the_same_bytes_as_ever(sample: dict[str, Any]) -> None:
-    messages = MessageMapper(OUTBOX, NAMESPACE).messages(recorded(sample))
+    messages = messages_of(MessageMapper(OUTBOX, NAMESPACE), recorded(sample))
 
     assert published(messages) == sample["message"]
 

@@ -17,6 +17,7 @@ from infrastructure.event_reader import RecordedEvent
 from infrastructure.outbox import OutboxNotFound, load_outbox
 from infrastructure.outgoing import MessageMapper, Unmappable
 from infrastructure.relay_batch import Batch
+from tests.support.outgoing import messages_of
 from tests.support.parcels import Parcel, parcel_outbox
 
 NAMESPACE = UUID("7a1e0c7e-6f0a-4b55-9d0e-4a1d0f5f4c11")
@@ -81,7 +82,8 @@ def test_a_module_that_lacks_something_is_told_what(
 
 
 def test_an_event_that_is_mapped_again_is_the_same_message() -> None:
-    assert MessageMapper(OUTBOX, NAMESPACE).messages(moved(1)) == MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))
+    once, again = (messages_of(MessageMapper(OUTBOX, NAMESPACE), moved(1)) for _ in range(2))
+    assert once == again
 
 
 def test_mapped_together_each_is_what_it_is_alone() -> None:
@@ -91,9 +93,9 @@ def test_mapped_together_each_is_what_it_is_alone() -> None:
 
     first, second, third, fourth = mapper.messages_of_all([moved(1), moved(2), broken, moved(4)])
 
-    assert [first, second, fourth] == [mapper.messages(moved(position)) for position in (1, 2, 4)]
+    assert [first, second, fourth] == [messages_of(mapper, moved(position)) for position in (1, 2, 4)]
     with pytest.raises(Unmappable) as alone:
-        mapper.messages(broken)
+        messages_of(mapper, broken)
     assert isinstance(third, Unmappable)
     assert (third.position, third.problem) == (3, alone.value.problem)
 
@@ -105,7 +107,7 @@ def replace_state(event: RecordedEvent, state: bytes) -> RecordedEvent:
 def test_contracts_have_the_ids_that_their_messages_carry() -> None:
     mapper = MessageMapper(OUTBOX, NAMESPACE)
 
-    (told,), (message,) = mapper.contracts(moved(1)), mapper.messages(moved(1))
+    (told,), (message,) = mapper.contracts(moved(1)), messages_of(mapper, moved(1))
 
     assert dict(message.headers)["ce_id"] == told.event_id.encode()
 
@@ -125,7 +127,7 @@ def contract(event_id: str) -> Contract:
 
 def test_two_contracts_with_one_event_id_are_refused_because_receivers_would_drop_the_second() -> None:
     with pytest.raises(Unmappable, match="two contracts with one event id"):
-        mapped_by(lambda _event, _id: [contract("evt_1"), contract("evt_1")]).messages(moved(1))
+        messages_of(mapped_by(lambda _event, _id: [contract("evt_1"), contract("evt_1")]), moved(1))
 
 
 def test_a_contract_that_was_not_announced_is_refused_because_nobody_made_its_topic() -> None:
@@ -133,7 +135,7 @@ def test_a_contract_that_was_not_announced_is_refused_because_nobody_made_its_to
     mapper = mapped_by(lambda _event, _id: [stranger.model_validate(dict(contract("evt_1")))])
 
     with pytest.raises(Unmappable, match="not in its CONTRACTS"):
-        mapper.messages(moved(1))
+        messages_of(mapper, moved(1))
 
 
 def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> None:
@@ -141,7 +143,7 @@ def test_a_mistake_in_the_outbox_is_named_by_its_kind_and_shows_no_value() -> No
         raise KeyError("secret")
 
     with pytest.raises(Unmappable) as unmappable:
-        mapped_by(mistaken).messages(moved(1))
+        messages_of(mapped_by(mistaken), moved(1))
 
     assert unmappable.value.problem == "parcels.outbox failed with KeyError"
 
@@ -151,7 +153,7 @@ def test_memory_that_ran_out_is_no_fault_of_an_event() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        mapped_by(short_of_memory).messages(moved(1))
+        messages_of(mapped_by(short_of_memory), moved(1))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_memory_that_ran_out_is_no_fault_of_an_event() -> None:
 )
 def test_only_events_whose_messages_are_all_acknowledged_are_covered(acknowledged: int, covered: int) -> None:
     """Positions 11, 13 and 19 become nothing; 12 becomes two messages and 17 one."""
-    message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
+    message = messages_of(MessageMapper(OUTBOX, NAMESPACE), moved(1))[0]
     messages = [message._replace(position=position) for position in (12, 12, 17)]
 
     events = [moved(position) for position in (11, 12, 13, 17, 19)]
@@ -167,7 +169,7 @@ def test_only_events_whose_messages_are_all_acknowledged_are_covered(acknowledge
 
 
 def test_nothing_is_covered_before_the_first_event_is() -> None:
-    message = MessageMapper(OUTBOX, NAMESPACE).messages(moved(1))[0]
+    message = messages_of(MessageMapper(OUTBOX, NAMESPACE), moved(1))[0]
 
     assert Batch([moved(1)], [message]).covered(0) is None
     assert Batch([], []).covered(0) is None
