@@ -1,8 +1,8 @@
 """A projection's handler, called as it promises, whatever feeds it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
@@ -29,7 +29,8 @@ class AnswerAboutNoEvent(CounterfoilError):
 
 @dataclass(eq=False)
 class TransactionBroken(CounterfoilError):
-    """A statement failed, and a handler went on as if nothing had happened; PostgreSQL would commit nothing of it.
+    """A statement failed, and a handler went on as if nothing had happened; PostgreSQL would commit nothing of it. Or
+    it has ended the transaction, which is not its own.
 
     What to do: roll back, and repair the handler: what may fail belongs into a `with tx.transaction()` of its own.
     """
@@ -38,36 +39,56 @@ class TransactionBroken(CounterfoilError):
 
     def __str__(self) -> str:
         return (
-            f"A handler of {self.consumer_name!r} went on after a statement had failed, so nothing can be committed. "
+            f"A handler of {self.consumer_name!r} went on after a statement had failed, or has ended the transaction, "
+            "so nothing can be committed. "
             "Put what may fail into a `with tx.transaction()` of its own, inside of `try`."
         )
+
+
+def _nothing() -> None:
+    pass
 
 
 def apply_contracts(
     contracts: Sequence[Contract],
     projection: Projection,
     tx: Connection,
-    before_each: Callable[[], None] = lambda: None,
+    before_each: Callable[[], None] = _nothing,
+    after_all: Callable[[], None] = _nothing,
+    may_send_ahead: bool = True,
 ) -> Mapping[str, Quarantine]:
     """Applies them in order, after the locks that they need; returns those that were refused, by event id.
 
-    When there is one, the caller rolls back. `before_each` is called before each call of the handler.
-    Raises HandlerWaits when one of them cannot be applied yet, AnswerAboutNoEvent, TransactionBroken, and what the
-    handler raises. In a pipeline the error of a statement may come when later events are handled, or after the last.
+    When there is one, the caller rolls back. `before_each` is called before each call of the handler, `after_all`
+    when the last has returned and its statements are answered. may_send_ahead: False where nobody would do it again
+    in smaller parts. Raises HandlerWaits when one of them cannot be applied yet, AnswerAboutNoEvent, TransactionBroken,
+    and what the handler raises. In a pipeline the error of a statement may come when later events are handled, or
+    after the last.
     """
     if not contracts:
         return {}
     projection.prepare(contracts, tx)
+    end_if_broken = partial(_end_if_broken, projection, tx)
+    # An answer in a broken transaction is believed only of an event that is alone: among others, it may be due to the
+    # error of another one's statement.
+    is_alone = len(contracts) == 1
     if isinstance(projection, BatchProjection):
         refused = _together(contracts, projection, tx, before_each)
+    elif may_send_ahead and is_pipelined(projection, len(contracts)):
+        with pipelined(tx) as after_each:
+            refused = _one_by_one(contracts, projection, tx, before_each, after_each)
     else:
-        refused = _one_by_one(contracts, projection, tx, before_each)
-    # Nothing would be committed. And an answer is believed only of an event that is alone: among others, it may be due
-    # to the error of another one's statement.
-    is_broken = tx.info.transaction_status is TransactionStatus.INERROR
-    if is_broken and (len(contracts) > 1 or not refused):
-        raise TransactionBroken(projection.consumer_name)
+        refused = _one_by_one(contracts, projection, tx, before_each, _nothing if is_alone else end_if_broken)
+    after_all()
+    if not (is_alone and refused):
+        end_if_broken()
     return refused
+
+
+def _end_if_broken(projection: Projection, tx: Connection) -> None:
+    """Nothing would be committed of what was done until now."""
+    if tx.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.IDLE):
+        raise TransactionBroken(projection.consumer_name)
 
 
 def is_pipelined(projection: Projection, events: int) -> bool:
@@ -86,21 +107,20 @@ def _together(
 
 
 def _one_by_one(
-    contracts: Sequence[Contract], projection: Projection, tx: Connection, before_each: Callable[[], None]
+    contracts: Sequence[Contract],
+    projection: Projection,
+    tx: Connection,
+    before_each: Callable[[], None],
+    after_each: Callable[[], None],
 ) -> Mapping[str, Quarantine]:
     refused = {}
-    with _pace(tx, is_pipelined(projection, len(contracts))) as after_each:
-        for contract in contracts:
-            before_each()
-            answer = projection.handle(contract, tx)
-            if answer is not None:
-                refused[contract.event_id] = _refusal(answer)
-            after_each()
+    for contract in contracts:
+        before_each()
+        answer = projection.handle(contract, tx)
+        if answer is not None:
+            refused[contract.event_id] = _refusal(answer)
+        after_each()
     return refused
-
-
-def _pace(tx: Connection, ahead: bool) -> AbstractContextManager[Callable[[], None]]:
-    return pipelined(tx) if ahead else nullcontext(lambda: None)
 
 
 def _refusal(answer: Answer) -> Quarantine:

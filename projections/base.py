@@ -66,8 +66,12 @@ class Projection(ABC):
     """Whether the statements of a large batch are sent ahead, without waiting for the answer to each: several times
     as fast for a handler that mostly writes. Reading a result, or asking for a `rowcount`, still waits for it. What
     may fail must then be in a `with tx.transaction()` inside of `try`, for elsewhere the error of a statement comes
-    later than its call, perhaps in the call with another event. Not for COPY, `stream`, server-side cursors, SAVEPOINT
-    as a statement, or several commands in one text. Batches that are small or fail are handled without."""
+    later than its call, perhaps in the call with another event. An event is blamed only when handled without.
+
+    Not for COPY, `stream`, server-side cursors, `pgresult`, several commands in one text, or commands of transactions
+    as a text (SAVEPOINT, ROLLBACK TO, RELEASE), nor for cursors that do not come from `tx` in `handle`. Most of these
+    are refused with psycopg.NotSupportedError, and the batch is done again, slower, in parts that are not sent ahead.
+    """
 
     carried: Mapping[str, Sequence[str]] = {}
     """Columns by table that no event fills but people, such as pieces on hand: a rebuild copies them from the live

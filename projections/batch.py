@@ -41,20 +41,22 @@ def apply_batch(
     connection: Connection,
     before_each: Callable[[Readable], None] = lambda _each: None,
     limits: Limits = _USUAL_LIMITS,
+    after_all: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Applies the batch in order, in one transaction of its own. After an error nothing of it has happened.
 
     Events of a key of which something is parked, or is parked now, are parked behind that. `before_each`
     is called with each event before it is handled, or once, with the first, before a BatchProjection handles
-    them all. What it raises ends the batch, as does what a handler or the database raises. An event that its handler
-    refuses, or that the inbox is too young for, is parked, and nothing else is kept of it: the
-    transaction is rolled back and done again without that event.
+    them all. What it raises ends the batch, as does what a handler or the database raises. `after_all` is called when
+    all are handled; what is raised after that may be about any of them. An event that its handler refuses, or that the
+    inbox is too young for, is parked, and nothing else is kept of it: the transaction is rolled back and done again
+    without that event.
 
     Raises OtherVersion when the tables belong to other code.
     """
     while True:
         with connection.transaction():
-            outcome, refused = _apply(batch, projection, connection, before_each, limits)
+            outcome, refused = _apply(batch, projection, connection, before_each, limits, after_all)
             if refused:
                 raise psycopg.Rollback
         if not refused:
@@ -63,7 +65,12 @@ def apply_batch(
 
 
 def _apply(
-    batch: Batch, projection: Projection, tx: Connection, before_each: Callable[[Readable], None], limits: Limits
+    batch: Batch,
+    projection: Projection,
+    tx: Connection,
+    before_each: Callable[[Readable], None],
+    limits: Limits,
+    after_all: Callable[[], None],
 ) -> tuple[Outcome, dict[int, Parked]]:
     """The outcome, or which of the events the projection refused. Locks are taken in this order: the version, the keys
     of what is in quarantine, the claims, what the projection locks, the places in the quarantine."""
@@ -73,7 +80,8 @@ def _apply(
     if too_old:
         return Outcome(0, 0, []), {id(each): each.parked(Category.TOO_OLD, TOO_OLD) for each in too_old}
     coming = iter(ours)
-    answers = apply_contracts([each.contract for each in ours], projection, tx, lambda: before_each(next(coming)))
+    contracts = [each.contract for each in ours]
+    answers = apply_contracts(contracts, projection, tx, lambda: before_each(next(coming)), after_all)
     refused = _first_of_each_key(ours, answers)
     new = [] if refused else park(tx, projection.consumer_name, sorted_out.park)
     waiting = tuple(sorted_out.waiting)

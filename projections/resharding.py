@@ -80,7 +80,7 @@ def _bring_up(
         mapped = mapper.map(events)
         if mapped.unmappable is not None:
             raise mapped.unmappable
-        if refused := apply_contracts(mapped.contracts, projection, tx, lambda: None):
+        if refused := apply_contracts(mapped.contracts, projection, tx, may_send_ahead=False):  # in no smaller parts
             event_id, answer = next(iter(refused.items()))
             raise CannotReshard(projection.consumer_name, f"event {event_id} is refused: {answer.reason}")
         position = events[-1].position

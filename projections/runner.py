@@ -106,7 +106,8 @@ class Runner:
             if not is_no_event_at_fault(error):
                 raise
             wait = self._wait_for(error)
-            if self._projection.pipelined:  # no reply in time: it may have been for too many statements at once
+            # No reply in time leaves no SQLSTATE either, and may have been for too many statements at once.
+            if self._projection.pipelined and isinstance(error, psycopg.Error) and error.sqlstate is None:
                 self._batch_size = max(1, len(records) // 2)
         subscriber.commit(wait=0.0)  # the next polls bring the answer
         if settler.waiting:  # in Kafka: they come again by themselves, and the others go on

@@ -95,9 +95,14 @@ class Settler:
                 raise TooSlow
             last = event
 
+        def after_all() -> None:
+            nonlocal last
+            last = None
+
         self._end_if_asked()
         try:
-            outcome = apply_batch(batch, self.projection, self.database.connection(), before_each, self.limits)
+            connection = self.database.connection()
+            outcome = apply_batch(batch, self.projection, connection, before_each, self.limits, after_all)
         except Exception as error:
             if is_no_event_at_fault(error) and not isinstance(error, HandlerWaits):
                 raise

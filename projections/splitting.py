@@ -11,7 +11,8 @@ from projections.pipelining import MOST_UNDER_WAY
 @dataclass(frozen=True)
 class Failure:
     """error: of a batch that was rolled back. last: the event whose handler was called last, None when all of them were
-    handled together, or none was. ahead: whether statements may have been sent ahead."""
+    handled together, or none was, or it came up after all of them. ahead: whether statements may have been sent ahead.
+    """
 
     error: Exception
     last: Readable | None = None
@@ -22,8 +23,11 @@ def split(batch: Batch, failure: Failure) -> list[Batch]:
     """Parts of the batch, in its order, each smaller than it; whatever the failure tells, no event is left out.
 
     Where it is known about which event it came up, that one is a part by itself: what went well before it is applied
-    together, and so is what follows. (With a poison message in 500, twice as fast as halving.)
+    together, and so is what follows. (With a poison message in 500, twice as fast as halving.) What is not possible
+    while statements are sent ahead is done in parts so small that none are.
     """
+    if failure.ahead and isinstance(failure.error, psycopg.NotSupportedError) and len(batch) > MOST_UNDER_WAY:
+        return [batch[begin : begin + MOST_UNDER_WAY] for begin in range(0, len(batch), MOST_UNDER_WAY)]
     places = [place for place, each in enumerate(batch) if each is failure.last]
     if places:
         end = places[0] + 1

@@ -156,7 +156,13 @@ class StoreFeed:
         try:
             with self._connection.transaction():
                 moved = positions.move(self._connection, place, last.position, fingerprint(last))
-                refused = apply_contracts(mapped.contracts, self._projection, self._connection, end_if_asked)
+                refused = apply_contracts(
+                    mapped.contracts,
+                    self._projection,
+                    self._connection,
+                    end_if_asked,
+                    may_send_ahead=len(mapped.events) > 1,  # what is blamed on an event it does without
+                )
                 if refused:
                     raise _Refused(*next(iter(refused.items())))
         except PlaceLost:

@@ -1,82 +1,46 @@
 """A handler whose statements are sent ahead comes to what it would have come to without, whatever fails."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Event
-from typing import cast
 
 import psycopg
 import pytest
-from psycopg import Connection
+from psycopg import Connection, Cursor
 from psycopg.errors import DeadlockDetected, UniqueViolation
 from psycopg.pq import PipelineStatus
 
 from domain.contracts import Contract
-from infrastructure.subscriber import Subscriber
 from projections.base import Answer, NotYet, Quarantine
-from projections.database import Database
-from projections.entries import entries
 from projections.faults import StopAsked
 from projections.pipelining import MOST_UNDER_WAY
-from projections.settling import Settler
-from tests.support.finished import Finished
 from tests.support.inventory import apply, connected
-from tests.support.messages import placed, readable
+from tests.support.messages import readable
 from tests.support.pgbouncer import PgBouncer
-from tests.support.tally import CREATE, Tally, Then, tally
-
-MANY = 6 * MOST_UNDER_WAY
-PLACE = MANY // 2 + 5
-"""Of an event in the middle, whose statement is under way while later events are handled."""
-
-# It takes a while, so that the next events are handled before its error is there.
-LATE_ERROR = "INSERT INTO narrow SELECT 0 FROM pg_sleep(0.1)"
+from tests.support.sent_ahead import (
+    CREATE_NARROW,
+    LATE_ERROR,
+    MANY,
+    PLACE,
+    Piped,
+    Plain,
+    at,
+    execute,
+    ids,
+    orders,
+    reasons,
+    settle,
+    settling,
+)
+from tests.support.tally import CREATE, Tally, tally
 
 
 @pytest.fixture
 def inbox(inventory_dsn: str) -> Iterator[Connection]:
     with connected(inventory_dsn) as connection:
         connection.execute(CREATE)
-        connection.execute("CREATE TABLE narrow (number bigint PRIMARY KEY CHECK (number > 0), told bigint DEFAULT 1)")
+        connection.execute(CREATE_NARROW)
         yield connection
-
-
-class Piped(Tally):
-    pipelined = True
-
-
-class Plain(Tally):
-    pipelined = False
-
-
-@contextmanager
-def settling(dsn: str, projection: Tally, stop: Event | None = None) -> Iterator[Settler]:
-    database = Database(dsn, "test")
-    try:
-        yield Settler(projection, database, cast(Subscriber, Finished()), stop or Event(), attempts=3)
-    finally:
-        database.drop()
-
-
-def settle(dsn: str, projection: Tally, events: Sequence[Contract]) -> None:
-    with settling(dsn, projection) as settler:
-        settler.settle([readable(event) for event in events])
-
-
-def orders(many: int = MANY) -> list[Contract]:
-    return [placed(f"ord_{n}") for n in range(many)]
-
-
-def ids(events: Sequence[Contract]) -> list[str]:
-    return [event.event_id for event in events]
-
-
-def reasons(connection: Connection) -> dict[str | None, str]:
-    return {each.event_id: each.reason for each in entries(connection, "tally")}
-
-
-def at(event: Contract, then: Then) -> Then:
-    return lambda contract, tx: then(contract, tx) if contract.event_id == event.event_id else None
 
 
 def test_an_error_that_comes_late_is_put_down_to_the_event_of_its_statement(
@@ -87,10 +51,6 @@ def test_an_error_that_comes_late_is_put_down_to_the_event_of_its_statement(
     settle(inventory_dsn, Piped(then=at(culprit, lambda _contract, tx: execute(tx, LATE_ERROR))), events)
     assert reasons(inbox) == {culprit.event_id: "handling failed 1 times, at last with 23514"}
     assert tally(inbox) == ids([event for event in events if event is not culprit])
-
-
-def execute(tx: Connection, statement: str) -> None:
-    tx.execute(statement)
 
 
 def test_an_error_of_the_handler_itself_is_put_down_to_its_event(inbox: Connection, inventory_dsn: str) -> None:
@@ -149,6 +109,44 @@ def test_what_a_cursor_tells_is_true_at_once(inbox: Connection) -> None:
 
     assert apply(inbox, *events, projection=Piped(then=then)).applied == MANY
     assert told == [(3, "INSERT 0 3", ["number"], 3, 3)] * MANY
+
+
+def counts_after_another_statement(cursor: Cursor) -> object:
+    cursor.execute("UPDATE narrow SET told = told")
+    cursor.executemany("UPDATE narrow SET told = told WHERE number > %s", [(1000,), (2000,)])
+    return cursor.rowcount
+
+
+def results_after_another_statement(cursor: Cursor) -> object:
+    cursor.execute("UPDATE narrow SET told = told")
+    numbers = "UPDATE narrow SET told = told WHERE number = %s RETURNING number"
+    cursor.executemany(numbers, [(1,), (2,)], returning=True)
+    return [(each.rowcount, each.fetchall()) for each in cursor.results()]
+
+
+def row_after_large_ones(cursor: Cursor) -> object:
+    for _ in range(2):
+        cursor.execute("UPDATE narrow SET told = told RETURNING repeat('x', 4000)")
+    return cursor.execute("SELECT 'mine'").fetchone()
+
+
+@pytest.mark.parametrize(
+    ("use_again", "answer"),
+    [
+        (counts_after_another_statement, 0),
+        (results_after_another_statement, [(1, [(1,)]), (1, [(2,)])]),
+        (row_after_large_ones, ("mine",)),
+    ],
+)
+@pytest.mark.parametrize("kind", [Piped, Plain])
+def test_a_cursor_that_is_used_again_answers_about_its_last_statement(
+    inbox: Connection, use_again: Callable[[Cursor], object], answer: object, kind: type[Tally]
+) -> None:
+    told = list[object]()
+    inbox.execute("INSERT INTO narrow SELECT generate_series(1, 3)")
+    then = kind(then=lambda _contract, tx: told.append(use_again(tx.cursor())))
+    assert apply(inbox, *orders(), projection=then).applied == MANY
+    assert told == [answer] * MANY
 
 
 def test_a_handler_reads_what_it_and_the_events_before_have_written(inbox: Connection) -> None:
@@ -284,6 +282,31 @@ def test_a_small_batch_is_handled_without(inbox: Connection) -> None:
 
     apply(inbox, *orders(MOST_UNDER_WAY), projection=Piped(then=then))
     assert seen == {PipelineStatus.OFF}
+
+
+@pytest.mark.parametrize("kind", [Piped, Plain])
+def test_an_error_after_the_last_event_is_looked_for_by_halving(
+    inbox: Connection, inventory_dsn: str, kind: type[Tally]
+) -> None:
+    inbox.execute("CREATE TABLE child (number bigint REFERENCES narrow DEFERRABLE INITIALLY DEFERRED)")
+    inbox.execute("INSERT INTO narrow VALUES (1)")
+    events, called = orders(), list[str]()
+
+    def then(contract: Contract, tx: Connection) -> None:
+        called.append(contract.event_id)
+        tx.execute("INSERT INTO child VALUES (%s)", (2 if contract is events[10] else 1,))
+
+    settle(inventory_dsn, kind(then=then), events)
+    assert reasons(inbox) == {events[10].event_id: "handling failed 1 times, at last with 23503"}
+    assert tally(inbox) == ids([event for event in events if event is not events[10]])
+    assert len(called) < 4 * MANY  # one event at a time would be some MANY / 2 for each
+
+
+def test_a_handler_that_ends_the_transaction_loses_no_event(inbox: Connection, inventory_dsn: str) -> None:
+    events = orders(8)
+    settle(inventory_dsn, Plain(then=at(events[5], lambda _contract, tx: execute(tx, "ROLLBACK"))), events)
+    assert list(reasons(inbox)) == [events[5].event_id]
+    assert tally(inbox) == ids([event for event in events if event is not events[5]])
 
 
 def test_it_works_through_a_pooler(inbox: Connection, inventory_dsn: str, pgbouncer: PgBouncer) -> None:

@@ -4,7 +4,7 @@ from itertools import chain
 from typing import cast
 
 import pytest
-from psycopg import Pipeline
+from psycopg import NotSupportedError, Pipeline
 from psycopg.errors import UniqueViolation
 from psycopg.pq.abc import PGresult
 
@@ -27,7 +27,7 @@ BATCH = [readable(placed(f"ord_{n}")) for n in range(100)]
 def test_no_event_is_left_out_and_each_part_is_smaller(many: int, ahead: bool) -> None:
     batch = BATCH[:many]
     for last in (None, *batch, BATCH[-1]):
-        for error in (ValueError(), Late()):
+        for error in (ValueError(), Late(), NotSupportedError()):
             parts = split(batch, Failure(error, last, ahead))
             assert list(chain(*parts)) == batch
             assert all(0 < len(part) < many for part in parts)
@@ -41,6 +41,12 @@ def test_the_event_whose_handler_raised_stands_alone_at_once() -> None:
 def test_an_error_that_may_be_late_is_looked_for_among_the_events_under_way() -> None:
     parts = split(BATCH, Failure(Late(), BATCH[70], ahead=True))
     assert [len(part) for part in parts] == [71 - MOST_UNDER_WAY, MOST_UNDER_WAY, 29]
+
+
+def test_what_is_not_possible_ahead_is_done_in_parts_that_are_not_sent_ahead() -> None:
+    parts = split(BATCH, Failure(NotSupportedError(), BATCH[0], ahead=True))
+    assert list(chain(*parts)) == BATCH
+    assert [len(part) for part in parts] == [MOST_UNDER_WAY] * 3 + [4]
 
 
 def test_of_events_that_were_handled_together_halves_are_tried() -> None:
