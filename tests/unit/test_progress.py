@@ -132,6 +132,17 @@ def test_gaps_no_wider_than_one_that_is_trusted_are_believed_until_the_client_ma
     assert [progress.add(record(offset)) for offset in (16, 18)] == [Came.IN_ORDER, Came.TOO_EARLY]
 
 
+def test_a_gap_that_is_read_again_is_not_believed_for_being_narrower_then() -> None:
+    progress = Progress(3)
+    take(progress, 3)
+    progress.trust_gaps(10)
+    assert progress.add(record(60)) is Came.TOO_EARLY
+    progress.is_read_again()
+    assert progress.add(record(12)) is Came.TOO_EARLY
+    progress.is_read_again()
+    assert progress.add(record(12)) is Came.AFTER_PROVED_GAP
+
+
 def test_a_gap_that_was_only_proved_is_no_measure_for_others() -> None:
     """As when its records were deleted."""
     progress = Progress(3)

@@ -175,6 +175,8 @@ def test_a_gap_that_cannot_be_proved_is_told_and_never_passed(pair: Pair, caplog
     [told] = [vars(record) for record in caplog.records if record.levelname == "ERROR"]
     assert (told["partition"], told["first_missing"], told["last_missing"]) == (0, 4, 152 + MOST_CHECKS)
     assert client.seeks[:MOST_CHECKS] == [4] * MOST_CHECKS
+    with pytest.raises(SubscriberFailed):
+        subscriber.poll(100, 0.0)
     subscriber.close()
     assert client.commits == [4]
 
