@@ -2,11 +2,10 @@
 nothing."""
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from infrastructure import bounded
 from infrastructure.kafka_config import connection_config
 from infrastructure.record import Record
 from infrastructure.settings import Settings
+from projections.rebuilding.lane import Lane, NotToBeHad, size_of
 
 _silent = logging.getLogger(f"{__name__}.librdkafka")
 _silent.addHandler(logging.NullHandler())
@@ -31,9 +31,13 @@ SILENCE_SECONDS = 30.0
 """Without a word from Kafka for so long, reading is given up."""
 LEAVE_SECONDS = 2.0
 
-MOST_WAITING = 2_000
-MOST_BYTES_WAITING = 4 * 2**20
-"""Of one partition, read ahead of its turn; then it is paused. One whose records are older goes first."""
+MOST_WAITING = 20_000
+MOST_BYTES_WAITING = 40 * 2**20
+"""Of all partitions, read ahead of their turn. Each may have its share of that; then it is paused, and those whose
+records are older go first."""
+LEAST_WAITING = 200
+LEAST_BYTES_WAITING = 256 * 2**10
+"""Of one partition, however many there are: with less it would be paused all the time."""
 
 _FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -89,55 +93,14 @@ class Read(NamedTuple):
     ended: bool
 
 
-@dataclass
-class _Lane:
-    """One partition. next: offset after what was handed out. tail: after what was read."""
-
-    place: tuple[str, int]
-    next: int = 0
-    tail: int = 0
-    goal: int = 0
-    size: int = 0
-    paused: bool = False
-    waiting: deque[Record] = field(default_factory=deque)
-
-    @property
-    def is_done(self) -> bool:
-        return self.next >= self.goal
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.waiting) >= MOST_WAITING or self.size >= MOST_BYTES_WAITING
-
-    def begin(self, offset: int) -> None:
-        self.next = self.tail = offset
-        self.size, self.paused = 0, False
-        self.waiting.clear()
-
-    def add(self, record: Record) -> None:
-        self.waiting.append(record)
-        self.tail = record.offset + 1
-        self.size += _size(record)
-
-    def has_come_to(self, offset: int) -> None:
-        """Behind the last record there may be marks of transactions."""
-        self.tail = max(self.tail, offset)
-        if not self.waiting:
-            self.next = self.tail
-
-    def take(self) -> Record:
-        record = self.waiting.popleft()
-        self.size -= _size(record)
-        self.next = record.offset + 1 if self.waiting else self.tail
-        return record
-
-
 class TopicReader:
     """Committed records only. Belongs to one thread.
 
     Guarantees: the records of a partition come in their order, each once for each time that its place is read.
     Between partitions the one with the earlier time comes first, as far as their times ascend. What is read
-    ahead is bounded, whatever the partitions hold. Nothing is skipped: where records are missing, RecordsGone.
+    ahead is bounded, whatever the partitions hold: over all of them by MOST_WAITING and MOST_BYTES_WAITING, or where
+    they are so many that their shares would be smaller, by the least share times their number; and by what the client
+    brings at once. Nothing is skipped: where records are missing, RecordsGone; and a gap is read twice (see Lane).
     """
 
     def __init__(self, settings: Settings, name: str, topics: Sequence[str]) -> None:
@@ -160,10 +123,12 @@ class TopicReader:
         self._admin = AdminClient(connection_config(settings) | quiet)
         self._consumer = Consumer(connection_config(settings) | config | quiet, logger=_silent)
         try:
-            self._lanes = [_Lane(place) for place in self._find()]
+            self._lanes = [Lane(place) for place in self._find()]
         except BaseException:
             self.close()
             raise
+        self._most = max(LEAST_WAITING, MOST_WAITING // len(self._lanes))
+        self._most_bytes = max(LEAST_BYTES_WAITING, MOST_BYTES_WAITING // len(self._lanes))
         self._by_place = {lane.place: lane for lane in self._lanes}
         self._heard_at = monotonic()
         self._at: list[int] | None = None
@@ -209,7 +174,7 @@ class TopicReader:
                 number, lane = min(left, key=lambda each: each[1].waiting[0].timestamp_ms or 0)
                 record = lane.take()
                 records.append((number, record))
-                size += _size(record)
+                size += size_of(record)
             elif not self._fetch([lane for _, lane in left], until):
                 break
         self._at = [lane.next for lane in self._lanes]
@@ -226,39 +191,61 @@ class TopicReader:
         self._consumer.resume(places)  # the client keeps a pause with the partition
         self._at = list(positions)
 
-    def _fetch(self, left: Sequence[_Lane], until: float) -> bool:
+    def _fetch(self, left: Sequence[Lane], until: float) -> bool:
         """Until one of them has more, or false when the time is over."""
         for lane in left:
             if lane.paused and not lane.waiting:
                 self._consumer.resume([TopicPartition(*lane.place)])
                 lane.paused = False
+                lane.doubt()
         first = self._consumer.poll(max(0.0, until - monotonic()))
         messages = [] if first is None else [first, *self._consumer.consume(500, timeout=0)]
         for message in messages:
             self._take(message)
+        self._send_back()
         for lane in self._lanes:
-            if lane.is_full and not lane.paused:
+            if lane.is_full(self._most, self._most_bytes) and not lane.paused:
                 self._consumer.pause([TopicPartition(*lane.place)])
                 lane.paused = True
+                lane.doubt()
         if messages:
             self._heard_at = monotonic()
         elif monotonic() - self._heard_at > SILENCE_SECONDS:
             raise TopicsUnreadable(self._topics, self._error)
         return monotonic() < until
 
+    def _send_back(self) -> None:
+        """Where a gap is to be read once more. What the client has of it in its queue is thrown away by that."""
+        for lane in self._lanes:
+            if lane.is_to_be_read_again:
+                try:
+                    self._consumer.seek(TopicPartition(*lane.place, lane.tail))
+                except KafkaException as error:  # tried again with the next poll
+                    self._on_error(error.args[0])
+                else:
+                    lane.is_read_again()
+
     def _take(self, message: Message) -> None:
         lane, error = self._by_place.get((str(message.topic()), message.partition() or 0)), message.error()
         if lane is None:  # of the client or its group, not of what is read
             if error is not None:
                 self._on_error(error)
-        elif error is None:
-            lane.add(Record.of(message))
-        elif error.code() == KafkaError._PARTITION_EOF:
-            lane.has_come_to(message.offset() or 0)
+        elif error is None or error.code() == KafkaError._PARTITION_EOF:
+            self._put(lane, message)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise RecordsGone(*lane.place, lane.tail)
         elif error.fatal() or error.code() in _NEVER_PASSES:
             raise TopicsUnreadable([lane.place[0]], error.name())
+
+    def _put(self, lane: Lane, message: Message) -> None:
+        """A record, or the end of the partition."""
+        try:
+            if message.error() is None:
+                lane.add(Record.of(message))
+            else:
+                lane.has_ended_at(message.offset() or 0)
+        except NotToBeHad:
+            raise TopicsUnreadable([lane.place[0]], "a gap ends elsewhere each time") from None
 
     def _find(self) -> list[tuple[str, int]]:
         places = []
@@ -297,7 +284,3 @@ def reading(settings: Settings, name: str, topics: Sequence[str]) -> Iterator[To
         yield reader
     finally:
         reader.close()
-
-
-def _size(record: Record) -> int:
-    return len(record.value or b"") + len(record.key or b"")

@@ -52,7 +52,8 @@ def times(producer: Producer, topic: str, partition: int, *timestamps: int) -> N
 def test_partitions_come_together_by_time_however_unevenly_they_are_filled(
     read: Callable[..., TopicReader], producer: Producer, topics: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "MOST_WAITING", 20)  # so that some are paused, and go on later
+    monkeypatch.setattr(topic_reader, "MOST_WAITING", 60)
+    monkeypatch.setattr(topic_reader, "LEAST_WAITING", 1)  # so that some are paused, and go on later
     many, few = topics("many", partitions=2), topics("few")
     times(producer, many, 0, *range(1_000, 1_900))
     times(producer, many, 1, *range(1_450, 1_460))
