@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from infrastructure.consumer_lag import first_records, where_the_group_goes_on
 from infrastructure.kafka_config import connection_config
 from infrastructure.record import Record
 from infrastructure.settings import Settings
+from infrastructure.topic_configs import Config, topic_configs
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,11 @@ def _records(consumer: Consumer, places: list[TopicPartition], timeout: float) -
 
 
 def _kept_ms(admin: AdminClient, topics: Sequence[str], timeout: float) -> dict[str, int | None]:
-    resources = [ConfigResource("topic", topic) for topic in topics]
-    if not resources:
-        return {}
-    answers = admin.describe_configs(resources, request_timeout=timeout)
-    return {resource.name: _retention(future.result(2 * timeout)) for resource, future in answers.items()}
+    answers = topic_configs(admin, topics, timeout)
+    return {topic: _retention(answer.result(2 * timeout)) for topic, answer in answers.items()}
 
 
-def _retention(config: dict[str, ConfigEntry]) -> int | None:
+def _retention(config: Config) -> int | None:
     """A topic that is only compacted keeps the last record of each key for ever. Not every cluster tells all of it."""
     told = {name: config[name].value for name in ("retention.ms", "cleanup.policy") if name in config}
     milliseconds = int(told.get("retention.ms") or -1)

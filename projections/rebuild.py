@@ -23,7 +23,7 @@ class Options:
 
     patience: seconds to wait for the live runner to come as far as the rebuild, and then for the swap's locks.
     from_topics: to read the projection's topics instead of the store. accept_missing: also when those do not begin
-    with their first record any more.
+    with their first record any more, or are compacted.
     """
 
     workers: int | None = None
@@ -133,16 +133,14 @@ def _refuse_another(work: Session, found: Rebuild, options: Options) -> None:
 
 
 def _tell_of_what_is_gone(work: Session, accept: bool) -> None:
-    gone = [each for each in work.source.partitions if each.first]
+    gone = work.source.gone()
     if not gone:
         return
-    number, told = sum(each.first for each in gone), [f"{each} begins at offset {each.first}" for each in gone]
     if not accept:
-        reason = f"the first {number} records of its topics are gone ({', '.join(told)}), and what they told would be"
-        advice = "missing in the new tables. Rebuild it from the store, or add --accept-missing"
-        raise RebuildRefused(work.target.name, f"{reason} {advice}")
-    about = {"consumer": work.target.name, "records": number, "partitions": told}
-    logger.warning("the topics have lost their first records: what they told is missing in the new tables", extra=about)
+        advice = "what is gone would be missing in the new tables. Rebuild it from the store, or add --accept-missing"
+        raise RebuildRefused(work.target.name, f"{'; '.join(gone)}: {advice}")
+    about = {"consumer": work.target.name, "gone": gone}
+    logger.warning("the topics do not hold all records: what is gone is missing in the new tables", extra=about)
 
 
 def _swapped(work: Holding) -> Rebuild:

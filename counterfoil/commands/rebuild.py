@@ -63,7 +63,7 @@ def run(
         bool, typer.Option("--from-topic", help="Read the projection's topics: where the store cannot be reached.")
     ] = False,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="With --from-topic: also when the topics' first records are gone.")
+        bool, typer.Option("--accept-missing", help="With --from-topic: also when records of the topics may be gone.")
     ] = False,
     patience: Patience = 60.0,
     as_json: AsJson = False,

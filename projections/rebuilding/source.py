@@ -119,6 +119,9 @@ class Source(Protocol):
     partitions: Sequence[Partition]
     """What the rows of the positions stand for; none when it is positions of the store."""
 
+    def gone(self) -> list[str]:
+        """In words: what it has not any more, or may not have."""
+
     def page(self, positions: Mapping[int, int], place: Place) -> Page:
         """What comes next, in bounded memory; it may be empty before the end. positions: of the rows of `place`."""
 

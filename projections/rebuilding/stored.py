@@ -74,6 +74,9 @@ class StoreSource:
         outboxes = [load_outbox(name) for name in target.outboxes]
         self._mapper = ContractMapper(target.projection, outboxes, self._reader.namespace())
 
+    def gone(self) -> list[str]:
+        return []
+
     def page(self, positions: Mapping[int, int], place: Place) -> Page:
         position = positions[place.worker]
         events = self._reader.read(position, PAGE, PAGE_BYTES).events

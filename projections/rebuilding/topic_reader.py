@@ -17,6 +17,7 @@ from infrastructure import bounded
 from infrastructure.kafka_config import connection_config
 from infrastructure.record import Record
 from infrastructure.settings import Settings
+from infrastructure.topic_configs import topic_configs
 from projections.rebuilding.lane import Lane, NotToBeHad, size_of
 
 _silent = logging.getLogger(f"{__name__}.librdkafka")
@@ -146,6 +147,19 @@ class TopicReader:
     def offsets(self) -> list[tuple[int, int]]:
         """Of each partition the first that there is, and the one after the last committed. Raises TopicsUnreadable."""
         return list(zip(self._ask(_FIRST), self._ask(_END), strict=True))
+
+    def compacted(self) -> list[str]:
+        """In words: topics that forget earlier records of a key, or may do so because they do not tell."""
+        told = []
+        for topic, answer in topic_configs(self._admin, self._topics, ANSWER_SECONDS).items():
+            try:
+                policy = answer.result(2 * ANSWER_SECONDS)["cleanup.policy"].value or ""
+            except (KafkaException, NoAnswer, KeyError) as error:
+                told.append(f"whether {topic} is compacted cannot be read ({type(error).__name__})")
+                continue
+            if "compact" in policy:
+                told.append(f"{topic} is compacted, so that earlier records of a key may be gone")
+        return told
 
     def begin_round(self, positions: Sequence[int]) -> None:
         """What is read next, from these positions on, ends where the topics end now. Raises TopicsUnreadable."""

@@ -68,6 +68,13 @@ class TopicSource:
             raise _other_partitions(self._name)
         self.partitions = begun_with
 
+    def gone(self) -> list[str]:
+        firsts = [each for each in self.partitions if each.first]
+        told = ", ".join(f"{each} begins at offset {each.first}" for each in firsts)
+        number = sum(each.first for each in firsts)
+        lost = [f"the first {number} records of its topics are gone ({told})"] if firsts else []
+        return lost + self._reader.compacted()
+
     def page(self, positions: Mapping[int, int], _place: Place) -> Page:
         read = self._reader.read(list(positions.values()), PAGE, PAGE_BYTES)
         told, stopped = self._told(read.records)

@@ -184,3 +184,19 @@ def test_what_it_was_begun_from_is_gone_on_with(
     grow(kafka.bootstrap, placing, 4)
     with pytest.raises(RebuildRefused, match="other partitions than when the rebuild began"):
         rebuilt(target, from_topics=True)
+
+
+def test_a_compacted_topic_is_rebuilt_from_only_with_a_yes(
+    inventory_dsn: str, kafka: Kafka, unique_name: Callable[[str], str], topics: MakeTopic, cancelling: str
+) -> None:
+    compacted = topics("placed", config={"cleanup.policy": "compact,delete"})
+    projection = CountingInventory(unique_name("inventory"), compacted, cancelling)
+    target = counting_inventory(projection, inventory_dsn, kafka.bootstrap)
+    Sender(kafka.bootstrap).contracts(compacted, *ORDERS)
+    with connected(inventory_dsn) as live:
+        fill(live, PLENTY)
+        apply_live(target, live, ORDERS)
+        with pytest.raises(RebuildRefused, match=f"{compacted} is compacted.*--accept-missing"):
+            rebuilt(target, from_topics=True)
+        assert schemas(live) == set()
+        assert rebuilt(target, from_topics=True, accept_missing=True).swapped is not None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
 
 from infrastructure.settings import Settings
 from projections.rebuilding import topic_reader
@@ -149,3 +149,15 @@ def test_a_client_that_brings_another_gap_each_time_is_given_up(
 ) -> None:
     with pytest.raises(TopicsUnreadable, match="a gap ends elsewhere each time"):
         read(*[brought(offset, end=None) for offset in (2, 3, 4, 5, 6, 2)])
+
+
+def test_a_topic_that_does_not_tell_whether_it_is_compacted_counts_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_reader, "Consumer", Client)
+    monkeypatch.setattr(topic_reader, "AdminClient", Admin)
+    denied: Future[Any] = Future()
+    denied.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    monkeypatch.setattr(topic_reader, "topic_configs", lambda *_: {TOPIC: denied})
+    reader = TopicReader(Settings(kafka_bootstrap_servers="nowhere:1"), "group", [TOPIC])
+    assert reader.compacted() == [f"whether {TOPIC} is compacted cannot be read (KafkaException)"]
