@@ -45,7 +45,7 @@ REGISTER = """
 
 ACQUIRE = """
     UPDATE relay_checkpoints
-    SET epoch = epoch + 1, owner = %(owner)s, beat_at = clock_timestamp(),
+    SET epoch = epoch + 1, owner = %(owner)s, beat_at = clock_timestamp(), delivery = %(delivery)s,
         lease_expires_at = clock_timestamp() + %(seconds)s * interval '1 s'
     WHERE relay = %(relay)s AND shard = %(shard)s AND shards = %(shards)s
       AND (owner IS NULL OR lease_expires_at < clock_timestamp())
@@ -150,13 +150,18 @@ def register(connection: Connection, relay: str) -> bool:
 
 
 def acquire(
-    connection: Connection, shard: Shard | str, seconds: float, process: str | None = None
+    connection: Connection,
+    shard: Shard | str,
+    seconds: float,
+    process: str | None = None,
+    delivery: str = "at-least-once",
 ) -> tuple[Lease, int] | None:
     """The lease and the position to go on from. None while another owner's lease runs, while the relay is
     paused, and when the relay has another number of shards by now.
 
     shard: a relay's name alone means its one shard. seconds: how long it lasts unless it is renewed.
-    process: who asks. A relay that is seen for the first time gets one shard, at position 0.
+    process: who asks. delivery: how it will publish, as the setting names it; kept for whoever changes the shards.
+    A relay that is seen for the first time gets one shard, at position 0.
     """
     shard = Shard(shard) if isinstance(shard, str) else shard
     owner = f"{process or new_process()}:{secrets.token_hex(4)}"
@@ -166,6 +171,7 @@ def acquire(
         "shards": shard.shards,
         "owner": owner,
         "seconds": seconds,
+        "delivery": delivery,
     }
     asked_at = monotonic()
     row = connection.execute(ACQUIRE, values).fetchone()

@@ -83,6 +83,7 @@ class ShardRow:
     generation: int
     owner: str | None
     paused: bool
+    delivery: str | None
 
     @property
     def mark(self) -> Mark:
@@ -122,7 +123,7 @@ OWNERS = "SELECT owner FROM relay_checkpoints WHERE relay = %s AND owner IS NOT 
 LOCK_SHARDS = """
     SELECT shard, position, anchor, epoch, generation,
            CASE WHEN lease_expires_at > clock_timestamp() THEN owner END,
-           coalesce(paused_until = 'infinity', false)
+           coalesce(paused_until = 'infinity', false), delivery
     FROM relay_checkpoints WHERE relay = %s ORDER BY shard FOR UPDATE
 """
 

@@ -110,7 +110,8 @@ class RelayLoop:
                 self._try_to_take(connection, Shard(self.name, seat.shard, seat.shards))
 
     def _try_to_take(self, connection: Connection, shard: Shard) -> None:
-        acquired = acquire(connection, shard, self._settings.relay_lease, self._process)
+        lasts, delivery = self._settings.relay_lease, self._settings.relay_delivery
+        acquired = acquire(connection, shard, lasts, self._process, delivery)
         if acquired is None:
             return  # another process was faster
         lease, position = acquired

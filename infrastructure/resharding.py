@@ -36,6 +36,22 @@ class OldShardUnsettled(CounterfoilError):
         )
 
 
+@dataclass(eq=False)
+class KafkaNotAsked(CounterfoilError):
+    """The relay has delivered effectively once, and the settings given do not say so. Nothing was changed.
+
+    What to do: give the command the relay's settings.
+    """
+
+    relay: str
+
+    def __str__(self) -> str:
+        return (
+            f"The relay {self.relay!r} last ran effectively once. Nothing was changed. Give this command its settings, "
+            "COUNTERFOIL_RELAY_DELIVERY=effectively-once and the address of Kafka, which has to be asked."
+        )
+
+
 @dataclass(frozen=True)
 class Resharded:
     """position: where all shards begin. repeats_up_to: events between the two may be published a second time."""
@@ -73,7 +89,8 @@ def reshard(
 
     Guarantees: no event is left out; first appearances of each key stay in order. What was published above the
     lowest position comes a second time, with the same ids. One transaction: all of it or nothing.
-    Raises UnknownRelay, ChangeUnderWay, StillPublishing and OldShardUnsettled, and then nothing was changed.
+    Raises UnknownRelay, ChangeUnderWay, StillPublishing, KafkaNotAsked and OldShardUnsettled, and then nothing was
+    changed.
     """
     until = monotonic() + patience
 
@@ -98,6 +115,8 @@ def _settle(
 ) -> list[Mark]:
     """What each has published for certain. The relay stands aside meanwhile, and no transaction is open."""
     if publisher_for is None:
+        if any(row.delivery == "effectively-once" for row in old):
+            raise KafkaNotAsked(relay)
         return [row.mark for row in old]
     marks = []
     for row in old:

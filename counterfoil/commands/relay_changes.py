@@ -74,14 +74,15 @@ def reshard(
 
     All new shards begin at the lowest position of the old ones, so some events are published a second time, under
     the same ids. The relay stands aside for the change, and then goes on; one that is paused stays so.
-    Where it delivers effectively once, give this command the relay's settings: it asks Kafka what the old shards
-    have committed, and ends what they have left open.
+    Where it delivers effectively once, give this command the relay's settings, else it refuses: it asks Kafka what
+    the old shards have committed, and ends what they have left open.
     """
     settings, outbox = Settings.load(), load_outbox(module)  # a mistyped name would make a relay that nobody runs
     with _store() as store, _waiting():
         register(store, module)
         open_one = partial(publisher_for, settings, EventReader(store).namespace(), outbox)
-        done = change_shards(store, module, shards, wait, _NEVER, open_one)
+        ask = None if settings.relay_delivery == "at-least-once" else open_one
+        done = change_shards(store, module, shards, wait, _NEVER, ask)
     if done.before == done.after:
         out.print(f"{module} has {shards} already. Nothing was changed.")
         return

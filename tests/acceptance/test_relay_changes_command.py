@@ -54,6 +54,19 @@ def test_a_rewind_says_what_it_moved_and_refuses_what_is_no_way_back(store_dsn: 
     assert positions(store_dsn, RELAY) == [3]
 
 
+def test_a_reshard_without_the_settings_of_a_relay_that_ran_effectively_once_is_refused(
+    store_dsn: str, counterfoil: Run
+) -> None:
+    with connect(store_dsn, application_name="test") as connection:
+        acquired = acquire(connection, RELAY, 60, delivery="effectively-once")
+        assert acquired is not None
+        acquired[0].release(connection)
+    refused = counterfoil("relay", "reshard", RELAY, "--shards", "2")
+    assert refused.returncode == 1
+    assert "COUNTERFOIL_RELAY_DELIVERY=effectively-once" in refused.stderr
+    assert positions(store_dsn, RELAY) == [0]
+
+
 def test_the_number_of_shards_can_be_set_before_a_relay_first_runs_and_later(store_dsn: str, counterfoil: Run) -> None:
     assert counterfoil("relay", "reshard", "domain.oders", "--shards", "2").returncode == 1
     first = counterfoil("relay", "reshard", RELAY, "--shards", "2")

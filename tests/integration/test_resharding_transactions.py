@@ -16,14 +16,14 @@ from infrastructure.postgres import Connection, connect
 from infrastructure.publisher import Mark, OutgoingMessage, PublishFailed, Sending
 from infrastructure.publishers import publisher_for, transactional_name
 from infrastructure.relay_loop import RelayLoop
-from infrastructure.resharding import OldShardUnsettled, reshard
+from infrastructure.resharding import KafkaNotAsked, OldShardUnsettled, reshard
 from infrastructure.settings import Settings
 from infrastructure.transactional_publisher import TransactionalPublisher
 from tests.support.kafka import Kafka, MakeTopic
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
 from tests.support.published import published
 from tests.support.relay_fleet import have_shards, positions
-from tests.support.relays import NEVER, Recorder, running, settings_for
+from tests.support.relays import NEVER, Recorder, one, running, settings_for
 from tests.support.transactions import nothing
 from tests.support.transactions import resume as resume_patiently
 from tests.support.wait import eventually
@@ -167,6 +167,28 @@ def test_while_kafka_says_nothing_the_shards_stay_as_they_are(store_dsn: str, op
         reshard(operator, name, 3, 60, NEVER, open_one)
 
     assert [(each.shards, each.paused) for each in read_checkpoints(operator, name)] == [(2, False)] * 2
+
+
+def test_who_does_not_ask_kafka_is_refused_after_a_relay_that_ran_effectively_once(
+    store_dsn: str, operator: Connection, name: str
+) -> None:
+    for delivery in ("effectively-once", "at-least-once", "effectively-once"):
+        settings = settings_for(store_dsn, "127.0.0.1:1", relay_delivery=delivery)
+        with running(RelayLoop(parcel_outbox("parcels", name), settings, one(Recorder()))):
+            eventually(lambda: any(each.leased for each in read_checkpoints(operator, name)), within=60)
+        shards = len(read_checkpoints(operator, name)) + 1
+        if delivery == "at-least-once":
+            assert reshard(operator, name, shards, 60, NEVER).after == shards
+            continue
+        before = read_checkpoints(operator, name)
+        with pytest.raises(KafkaNotAsked, match=r"RELAY_DELIVERY=effectively-once"):
+            reshard(operator, name, shards, 60, NEVER)
+        assert [(each.shard, each.position, each.generation) for each in read_checkpoints(operator, name)] == [
+            (each.shard, each.position, each.generation) for each in before
+        ]
+
+    assert reshard(operator, name, 3, 60, NEVER, one(Recorder())).after == 3
+    assert reshard(operator, name, 2, 60, NEVER).after == 2  # nobody has published under these
 
 
 def test_whoever_published_while_the_operators_process_slept_is_asked_again(
