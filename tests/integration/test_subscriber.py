@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from infrastructure.record import Record
 from infrastructure.settings import Settings
 from infrastructure.subscriber import Subscriber, SubscriberFailed
-from tests.support.group import delete_records
+from tests.support.group import commit, delete_records
 from tests.support.kafka import Kafka, MakeTopic, create_topic, delete_topic
 from tests.support.messages import Sender
 from tests.support.raw_kafka import send_with_header_name
@@ -287,6 +287,19 @@ def test_no_record_is_reported_missing_where_none_is(group: MakeGroup, caplog: p
         member.finish(receive(member, 3)[:1])
     receive(orders.member(), 2)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_where_a_topic_was_made_anew_its_records_are_delivered_though_they_lie_before_the_start(
+    group: MakeGroup,
+) -> None:
+    orders = group()
+    orders.send(b"0", b"1", b"2")
+    commit(orders.bootstrap, orders.name, orders.topic, 100)
+    with orders.member() as member:
+        records = receive(member, 3)
+        member.finish(records)
+    assert values(records) == [b"0", b"1", b"2"]
+    assert orders.committed() == 3
 
 
 @pytest.mark.parametrize("before", ["at once", "after idling"])
