@@ -21,7 +21,8 @@ MOST_AT_ONCE = 1_000
 
 
 class TooFarApart(Exception):
-    """There are more than MOST_AT_ONCE events between the two: catch up once more, then try again."""
+    """There are more than MOST_AT_ONCE events between the two, or to read them takes too long for those who wait: catch
+    up once more, then try again."""
 
 
 class Partition(NamedTuple):

@@ -25,6 +25,7 @@ from projections.rebuilding.sides import FOR_WRITERS, Left, Sides
 from projections.rebuilding.source import Place, Source, TooFarApart
 from projections.rebuilding.state import Rebuild
 from projections.rebuilding.target import Target
+from projections.rebuilding.topic_reader import TopicsUnreadable
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ FOR_READERS = 0.3
 
 LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
 
-_TRY_AGAIN = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, TooFarApart)
+_TRY_AGAIN = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, TooFarApart, TopicsUnreadable)
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,24 @@ class Swap:
     def run(self, stop: Event, within: float) -> Swapped | None:
         """Tries until it gets its locks; None when it was told to stop before.
 
-        Raises TablesDiffer, RebuildRefused, SwapBusy after `within` seconds, Superseded, RebuildStopped,
-        psycopg.Error. Then nothing has changed.
+        Raises TablesDiffer, RebuildRefused, SwapBusy or TopicsUnreadable after `within` seconds, Superseded,
+        RebuildStopped, psycopg.Error. Then nothing has changed.
         """
-        deadline, backoff = monotonic() + within, Backoff(base=0.2, cap=2.0)
+        deadline, backoff, is_behind = monotonic() + within, Backoff(base=0.2, cap=2.0), False
         while not stop.is_set():
             try:
+                if is_behind:
+                    self.catch_up()
                 with self.target.connect_other() as connection:
                     return self._try(connection)
             except _TRY_AGAIN as error:
+                if monotonic() > deadline and isinstance(error, TopicsUnreadable):
+                    raise
                 if monotonic() > deadline:
                     raise SwapBusy(self.target.name, within) from None
                 logger.info("the swap waits", extra={"consumer": self.target.name, "error": cause_of(error)})
+            is_behind = True
             backoff.wait(stop)
-            self.catch_up()
         return None
 
     def _try(self, connection: Connection) -> Swapped:

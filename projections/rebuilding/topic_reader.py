@@ -133,16 +133,16 @@ class TopicReader:
         self._by_place = {lane.place: lane for lane in self._lanes}
         self._heard_at = monotonic()
         self._at: list[int] | None = None
-        """Where the next round goes on; None before the first."""
+        """Where the next round goes on; None before the first, and after one that failed."""
         self._in_a_round = False
 
     @property
     def partitions(self) -> list[tuple[str, int]]:
         return [lane.place for lane in self._lanes]
 
-    def has_changed(self) -> bool:
-        """Whether the topics have other partitions now. Raises TopicsUnreadable."""
-        return self._find() != self.partitions
+    def has_changed(self, until: float | None = None) -> bool:
+        """Whether the topics have other partitions now. until: by the monotonic clock. Raises TopicsUnreadable."""
+        return self._find(until) != self.partitions
 
     def offsets(self) -> list[tuple[int, int]]:
         """Of each partition the first that there is, and the one after the last committed. Raises TopicsUnreadable."""
@@ -161,11 +161,14 @@ class TopicReader:
                 told.append(f"{topic} is compacted, so that earlier records of a key may be gone")
         return told
 
-    def begin_round(self, positions: Sequence[int]) -> None:
-        """What is read next, from these positions on, ends where the topics end now. Raises TopicsUnreadable."""
+    def begin_round(self, positions: Sequence[int], until: float | None = None) -> None:
+        """What is read next, from these positions on, ends where the topics end now.
+
+        until: when that must be known, by the monotonic clock. Raises TopicsUnreadable.
+        """
         if list(positions) != self._at:
             self._go_to(positions)
-        for lane, end in zip(self._lanes, self._ask(_END), strict=True):
+        for lane, end in zip(self._lanes, self._ask(_END, until), strict=True):
             lane.goal = end
         self._in_a_round, self._heard_at = True, monotonic()
 
@@ -177,6 +180,7 @@ class TopicReader:
         """
         if list(positions) != self._at or not self._in_a_round:
             self.begin_round(positions)
+        self._at = None  # where reading fails, the next round goes back to where it is said to
         records: list[tuple[int, Record]] = []
         until, size = monotonic() + TURN_SECONDS, 0
         while len(records) < most and size < most_bytes:
@@ -191,8 +195,8 @@ class TopicReader:
                 size += size_of(record)
             elif not self._fetch([lane for _, lane in left], until):
                 break
-        self._at = [lane.next for lane in self._lanes]
-        return Read(records, self._at, not self._in_a_round)
+        self._at = reached = [lane.next for lane in self._lanes]
+        return Read(records, reached, not self._in_a_round)
 
     def close(self) -> None:
         bounded.within(LEAVE_SECONDS, self._consumer.close, "kafka-consumer-close")
@@ -261,11 +265,11 @@ class TopicReader:
         except NotToBeHad:
             raise TopicsUnreadable([lane.place[0]], "a gap ends elsewhere each time") from None
 
-    def _find(self) -> list[tuple[str, int]]:
+    def _find(self, until: float | None = None) -> list[tuple[str, int]]:
         places = []
         for topic in self._topics:
             try:
-                found = self._admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
+                found = self._admin.list_topics(topic, timeout=_seconds(until)).topics[topic]
             except KafkaException as error:
                 raise TopicsUnreadable([topic], error.args[0].name()) from None
             if found.error is not None:
@@ -273,14 +277,14 @@ class TopicReader:
             places += [(topic, number) for number in sorted(found.partitions)]
         return places
 
-    def _ask(self, spec: OffsetSpec) -> list[int]:
+    def _ask(self, spec: OffsetSpec, until: float | None = None) -> list[int]:
         """An offset of each partition, as a reader of committed records sees it."""
         asked = {TopicPartition(*lane.place): spec for lane in self._lanes}
         answers = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_SECONDS
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_seconds(until)
         )
         try:
-            return [answers[place].result(ANSWER_SECONDS).offset for place in asked]
+            return [answers[place].result(_seconds(until)).offset for place in asked]
         except KafkaException as error:
             raise TopicsUnreadable(self._topics, error.args[0].name()) from None
         except NoAnswer:
@@ -298,3 +302,8 @@ def reading(settings: Settings, name: str, topics: Sequence[str]) -> Iterator[To
         yield reader
     finally:
         reader.close()
+
+
+def _seconds(until: float | None) -> float:
+    """For one answer of the cluster, when it is needed by then."""
+    return ANSWER_SECONDS if until is None else min(ANSWER_SECONDS, max(0.1, until - monotonic()))

@@ -26,7 +26,7 @@ from projections.rebuilding.target import Target
 from projections.rebuilding.topic_reader import TopicReader, TopicsUnreadable
 
 REST_SECONDS = 5.0
-"""Live writers wait for what is read within the swap."""
+"""For all that Kafka is asked within the swap, and all that is read: live writers wait meanwhile."""
 
 DISCARDED = """
     SELECT topic, partition, "offset", content_hash FROM {live}.quarantined_events
@@ -86,13 +86,14 @@ class TopicSource:
     def rest(self, positions: Sequence[int]) -> Rest:
         """Live writers must be held back by now: then what is committed in Kafka is all that they can have applied.
 
-        Raises as the interface says; RebuildRefused when the topics have other partitions; TopicsUnreadable.
+        Takes REST_SECONDS and little more. Raises as the interface says, also when the time is over; RebuildRefused
+        when the topics have other partitions; TopicsUnreadable.
         """
-        if self._reader.has_changed():
+        until = monotonic() + REST_SECONDS
+        if self._reader.has_changed(until):
             raise _other_partitions(self._name)
-        at, records, until = list(positions), list[tuple[int, Record]](), monotonic() + REST_SECONDS
-        ended = False
-        self._reader.begin_round(at)
+        at, records, ended = list(positions), list[tuple[int, Record]](), False
+        self._reader.begin_round(at, until)
         while not ended:
             read = self._reader.read(at, MOST_AT_ONCE + 1, PAGE_BYTES)
             records += read.records

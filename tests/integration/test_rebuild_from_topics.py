@@ -11,7 +11,7 @@ from projections.discarding import discard
 from projections.rebuild import confirm, roll_back
 from projections.rebuilding.errors import RebuildRefused, RebuildStopped, TablesDiffer
 from projections.rebuilding.target import Target
-from projections.rebuilding.topic_reader import RecordsGone
+from projections.rebuilding.topic_reader import RecordsGone, TopicReader, TopicsUnreadable
 from tests.support.counting_inventory import CountingInventory, counting_inventory, folded, held, once
 from tests.support.group import committed, delete_records
 from tests.support.inventory import connected, count, everything, fill
@@ -200,3 +200,25 @@ def test_a_compacted_topic_is_rebuilt_from_only_with_a_yes(
             rebuilt(target, from_topics=True)
         assert schemas(live) == set()
         assert rebuilt(target, from_topics=True, accept_missing=True).swapped is not None
+
+
+def test_kafka_that_is_away_behind_the_fence_is_tried_again(
+    target: Target, live: Connection, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers go on meanwhile."""
+    asked: list[float] = []
+    really = TopicReader.has_changed
+
+    def away_at_first(self: TopicReader, until: float) -> bool:
+        asked.append(until)
+        if len(asked) < 3:
+            raise TopicsUnreadable([], "_TIMED_OUT")
+        return really(self, until)
+
+    monkeypatch.setattr(TopicReader, "has_changed", away_at_first)
+    apply_live(target, live, ALL)
+    with pytest.raises(TopicsUnreadable):
+        rebuilt(target, from_topics=True, patience=0.0)
+    assert rebuilt(target, from_topics=True, patience=30.0).swapped is not None
+    assert held(live) == (folded(ALL, PLENTY), once(ALL))
+    assert len(asked) == 3

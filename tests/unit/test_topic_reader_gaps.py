@@ -18,10 +18,10 @@ END = 7
 
 
 class Message:
-    """A record, or the partition's end."""
+    """A record, or the partition's end, or another error."""
 
-    def __init__(self, offset: int, is_end: bool = False) -> None:
-        self._offset, self._error = offset, KafkaError(KafkaError._PARTITION_EOF) if is_end else None
+    def __init__(self, offset: int, error: int | None = None) -> None:
+        self._offset, self._error = offset, None if error is None else KafkaError(error)
 
     def error(self) -> KafkaError | None:
         return self._error
@@ -89,7 +89,7 @@ class Admin:
 
 
 def brought(*offsets: int, end: int | None = END) -> list[Message]:
-    return [Message(offset) for offset in offsets] + ([] if end is None else [Message(end, is_end=True)])
+    return [Message(offset) for offset in offsets] + ([] if end is None else [Message(end, KafkaError._PARTITION_EOF)])
 
 
 @pytest.fixture
@@ -149,6 +149,19 @@ def test_a_client_that_brings_another_gap_each_time_is_given_up(
 ) -> None:
     with pytest.raises(TopicsUnreadable, match="a gap ends elsewhere each time"):
         read(*[brought(offset, end=None) for offset in (2, 3, 4, 5, 6, 2)])
+
+
+def test_what_was_read_before_it_failed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "Consumer", Client)
+    monkeypatch.setattr(topic_reader, "AdminClient", Admin)
+    monkeypatch.setattr(Client, "consume", lambda *_, **__: [])  # one at a time
+    reader = TopicReader(Settings(kafka_bootstrap_servers="nowhere:1"), "group", [TOPIC])
+    client: Any = reader._consumer
+    lost = Message(1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    client.scripts.extend([[*brought(0, end=None), lost], brought(*range(END))])
+    with pytest.raises(TopicsUnreadable):
+        reader.read([0], 100, 2**20)
+    assert [record.offset for _, record in reader.read([0], 100, 2**20).records] == [*range(END)]
 
 
 def test_a_topic_that_does_not_tell_whether_it_is_compacted_counts_as_such(
