@@ -13,6 +13,7 @@ from projections.rebuilding.session import Holding, Session, Tell, holding, sess
 from projections.rebuilding.state import Rebuild, State
 from projections.rebuilding.swap import Swapped
 from projections.rebuilding.target import Target
+from projections.rebuilding.topic_reader import RecordsGone
 
 logger = logging.getLogger(__name__)
 
@@ -94,15 +95,21 @@ def roll_back(target: Target, stop: Event, patience: float = 60.0, tell: Tell = 
         if not found.returnable:
             reason = "at the swap the former tables did not hold the same events as the new ones"
             raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead")
-        work.fill(stop, tell)
-        if stop.is_set():
-            return None
         try:
+            work.fill(stop, tell)
+            if stop.is_set():
+                return None
             # Of the rows nothing is compared; but what is refused would be lost.
             return work.swap(Differences(target, work.live), stop, patience, tell)
         except TablesDiffer as differ:
             reason = f"the former tables would not hold the same events: {'; '.join(differ.differences)}"
             raise RebuildRefused(target.name, f"{reason}: rebuild with the former code instead") from None
+        except RecordsGone as gone:
+            reason = (
+                f"what came after the swap is gone from {gone.topic}/{gone.partition}, from offset {gone.offset} on"
+            )
+            advice = "there is no way back any more: `rebuild confirm` it, and rebuild with the former code instead"
+            raise RebuildRefused(target.name, f"{reason}: {advice}") from None
 
 
 def confirm(target: Target) -> None:

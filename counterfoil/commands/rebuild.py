@@ -21,7 +21,7 @@ from projections.loading import all_projections
 from projections.rebuilding import state
 from projections.rebuilding.compare import MOST_TOLD
 from projections.rebuilding.compared import Compared
-from projections.rebuilding.errors import TablesDiffer
+from projections.rebuilding.errors import RebuildRefused, TablesDiffer
 from projections.rebuilding.opening import opened
 from projections.rebuilding.schema import live_schema
 from projections.rebuilding.session import Tell
@@ -193,7 +193,11 @@ def _status(module: str) -> _StatusRow | None:
         at_work = state.is_at_work(connection, target.name)
         done: int | None = None
         of: int | None = None
-        with suppress(TopicsUnreadable), opened(target, connection, live_schema(connection), partitions) as source:
+        # It is shown as far as it is known, whatever has become of its source.
+        with (
+            suppress(TopicsUnreadable, RebuildRefused),
+            opened(target, connection, live_schema(connection), partitions) as source,
+        ):
             done, of = source.extent(reached.positions)
     return (
         module,

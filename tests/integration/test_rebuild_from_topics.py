@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from psycopg import Connection
 
+from counterfoil.commands import rebuild as commands
 from domain.contracts import Contract
 from projections.discarding import discard
 from projections.rebuild import confirm, roll_back
@@ -173,17 +174,21 @@ def test_records_that_are_deleted_while_it_is_interrupted_are_not_passed_over(
 
 
 def test_what_it_was_begun_from_is_gone_on_with(
-    target: Target, live: Connection, sender: Sender, kafka: Kafka, placing: str, store_dsn: str
-) -> None:
+    target: Target, live: Connection, sender: Sender, kafka: Kafka, placing: str, store_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     apply_live(target, live, ALL)
     with pytest.raises(RebuildRefused, match="no event store database is given"):
         rebuilt(target)
     rebuilt(target, from_topics=True, swap=False)
     with pytest.raises(RebuildRefused, match="it was begun from its topics"):
         rebuilt(replace(target, store_dsn=store_dsn))
+    monkeypatch.setattr(commands, "_target", lambda _module: target)
+    assert (commands._status("it") or ())[4:6] == (60, 60)
     grow(kafka.bootstrap, placing, 4)
     with pytest.raises(RebuildRefused, match="other partitions than when the rebuild began"):
         rebuilt(target, from_topics=True)
+    assert (commands._status("it") or ())[4:6] == (None, None)
 
 
 def test_a_compacted_topic_is_rebuilt_from_only_with_a_yes(
@@ -222,3 +227,19 @@ def test_kafka_that_is_away_behind_the_fence_is_tried_again(
     assert rebuilt(target, from_topics=True, patience=30.0).swapped is not None
     assert held(live) == (folded(ALL, PLENTY), once(ALL))
     assert len(asked) == 3
+
+
+def test_the_way_back_ends_with_the_records_that_came_after_the_swap(
+    target: Target, live: Connection, sender: Sender, kafka: Kafka, placing: str
+) -> None:
+    apply_live(target, live, ALL)
+    assert rebuilt(target, from_topics=True).swapped is not None
+    (end,) = live.execute("SELECT position FROM rebuild_workers WHERE worker = 2").fetchone() or (0,)
+    for _ in range(2):
+        sender.send(placing, placed("ord_new", ("pen", 1)).to_bytes(), b"ord_new", partition=0)
+    sender.flush()
+    delete_records(kafka.bootstrap, placing, before=end + 1)
+    with pytest.raises(RebuildRefused, match=f"gone from {placing}/0, from offset {end} on.*`rebuild confirm`"):
+        roll_back(target, NEVER, 0.5)
+    confirm(target)
+    assert schemas(live) == set()
