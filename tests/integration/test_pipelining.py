@@ -11,6 +11,7 @@ from psycopg.errors import DeadlockDetected, UniqueViolation
 from psycopg.pq import PipelineStatus
 
 from domain.contracts import Contract
+from projections.applying import apply_contracts
 from projections.base import Answer, NotYet, Quarantine
 from projections.faults import StopAsked
 from projections.pipelining import MOST_UNDER_WAY
@@ -307,6 +308,14 @@ def test_a_handler_that_ends_the_transaction_loses_no_event(inbox: Connection, i
     settle(inventory_dsn, Plain(then=at(events[5], lambda _contract, tx: execute(tx, "ROLLBACK"))), events)
     assert list(reasons(inbox)) == [events[5].event_id]
     assert tally(inbox) == ids([event for event in events if event is not events[5]])
+
+
+def test_where_nobody_would_do_it_in_smaller_parts_nothing_is_sent_ahead(inbox: Connection) -> None:
+    seen = set[PipelineStatus]()
+    projection = Piped(then=lambda _contract, tx: seen.add(tx.info.pipeline_status))
+    with inbox.transaction():
+        apply_contracts(orders(), projection, inbox, may_send_ahead=False)
+    assert seen == {PipelineStatus.OFF}
 
 
 def test_it_works_through_a_pooler(inbox: Connection, inventory_dsn: str, pgbouncer: PgBouncer) -> None:
