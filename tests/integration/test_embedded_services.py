@@ -25,7 +25,12 @@ from tests.support.processes import Program, Programs, is_gone
 from tests.support.wait import eventually
 
 PARENT = ("-m", "tests.support.services_parent")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        skip_unless_ci("only root can become somebody else")
 
 
 def _services_of(parent: Program) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def test_a_parent_killed_while_it_starts_leaves_nothing_behind(programs: Program
 # --- For root and for everybody else ------------------------------------------------------------------
 
 
-@needs_root
+@pytest.mark.usefixtures("root")
 def test_a_normal_user_gets_the_services_too(programs: Programs) -> None:
     python, user = _a_normal_user()
     packages = os.pathsep.join(entry for entry in sys.path if entry.endswith("site-packages"))
@@ -94,7 +99,7 @@ def _a_normal_user() -> tuple[str, Account]:
     return sys.executable, Account(nobody.pw_uid, nobody.pw_gid, in_namespace=True)
 
 
-@needs_root
+@pytest.mark.usefixtures("root")
 def test_root_without_user_namespaces_runs_postgres_as_another_account() -> None:
     with EmbeddedPostgres(run_as="nobody") as postgres:
         owner = subprocess.run(
@@ -104,7 +109,7 @@ def test_root_without_user_namespaces_runs_postgres_as_another_account() -> None
         psycopg.connect(postgres.create_database("shop")).close()
 
 
-@needs_root
+@pytest.mark.usefixtures("root")
 def test_another_account_needs_no_access_to_our_virtual_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

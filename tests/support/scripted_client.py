@@ -18,7 +18,7 @@ class ScriptedMessage:
     def __init__(self, offset: int, partition: int = 0) -> None:
         self._offset, self._partition = offset, partition
 
-    def error(self) -> None:
+    def error(self) -> KafkaError | None:
         return None
 
     def topic(self) -> str:

@@ -7,45 +7,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from infrastructure.settings import Settings
 from projections.rebuilding import topic_reader
 from projections.rebuilding.topic_reader import TopicReader, TopicsUnreadable
+from tests.support.scripted_client import TOPIC, ScriptedMessage
 
-TOPIC = "orders"
 END = 7
 
 
-class Message:
+class Message(ScriptedMessage):
     """A record, or the partition's end, or another error."""
 
     def __init__(self, offset: int, error: int | None = None) -> None:
-        self._offset, self._error = offset, None if error is None else KafkaError(error)
+        super().__init__(offset)
+        self._error = None if error is None else KafkaError(error)
 
     def error(self) -> KafkaError | None:
         return self._error
-
-    def topic(self) -> str:
-        return TOPIC
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes:
-        return b"%d" % self._offset
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return []
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_NOT_AVAILABLE, 0
 
 
 class Client:
