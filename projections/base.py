@@ -66,7 +66,8 @@ class Projection(ABC):
     """Whether the statements of a large batch are sent ahead, without waiting for the answer to each: several times
     as fast for a handler that mostly writes. Reading a result, or asking for a `rowcount`, still waits for it. What
     may fail must then be in a `with tx.transaction()` inside of `try`, for elsewhere the error of a statement comes
-    later than its call, perhaps in the call with another event. An event is blamed only when handled without.
+    later than its call, perhaps in the call with another event. An event is blamed only when handled without; but a
+    rebuild, which only stops, may name a stored event of more than 32 contracts while they are sent ahead.
 
     Not for COPY, `stream`, server-side cursors, `pgresult`, several commands in one text, or commands of transactions
     as a text (SAVEPOINT, ROLLBACK TO, RELEASE), nor for cursors that do not come from `tx` in `handle`. Most of these
