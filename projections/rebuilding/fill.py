@@ -83,7 +83,7 @@ class Filler:
             if not contracts or not _is_of_an_event(error):
                 raise
             if len(told) == 1:
-                raise self._stopped(contracts[0], error) from error
+                raise self._stopped(told[0].row, contracts[0], error) from error
             for each in told:  # up to the one at fault
                 self.bring_to({each.row: each.reached}, [each])
             self.bring_to(reached, [])
@@ -119,7 +119,7 @@ class Filler:
         moved = {row: to for row, to in reached.items() if to != self.positions[row]}
         if not moved:
             return
-        applied = Counter(each.row for one in told for each in one.contracts)
+        applied = Counter(one.row for one in told for _ in one.contracts)
         with self._other.transaction():
             values = {
                 "projection": self._target.name,
@@ -151,11 +151,11 @@ class Filler:
         if applied and not self._target.is_fed_by_the_store:
             self._other.execute(KEEP_IDS, ([each.event_id for each in applied],))
 
-    def _stopped(self, at: Placed, error: Exception) -> RebuildStopped:
+    def _stopped(self, row: int, at: Placed, error: Exception) -> RebuildStopped:
         problem = f"the handler failed with {cause_of(error)}"
         if isinstance(error, HandlerWaits):  # for what no history will bring about
             problem = f"the handler waits: {error.reason}"
-        return self._source.stopped(at.row, at.position, at.event_id, problem)
+        return self._source.stopped(row, at.position, at.event_id, problem)
 
     def _execute(self, statement: LiteralString, values: Sequence[Any] | Mapping[str, Any]) -> psycopg.Cursor[Any]:
         return self._other.execute(sql.SQL(statement).format(live=sql.Identifier(self._place.live)), values)

@@ -62,7 +62,6 @@ class Place:
 class Placed(NamedTuple):
     """A contract. position: of the event that it tells of, or the offset of its record."""
 
-    row: int
     position: int
     contract: Contract
 

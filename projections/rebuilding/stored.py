@@ -51,7 +51,7 @@ class Visible(NamedTuple):
 
     @property
     def placed(self) -> list[Placed]:
-        return [Placed(0, self.event.position, contract) for contract in self.contracts]
+        return [Placed(self.event.position, contract) for contract in self.contracts]
 
 
 class StoreSource:

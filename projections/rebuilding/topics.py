@@ -121,7 +121,7 @@ class TopicSource:
         for index, (row, record) in enumerate(records):
             match self._decoder.decode(record):
                 case Decoded(contract):
-                    told.append(Told(row, record.offset + 1, [Placed(row, record.offset, contract)]))
+                    told.append(Told(row, record.offset + 1, [Placed(record.offset, contract)]))
                 case Faulty() as fault if self._key_of(record) not in self._discarded:
                     problem = f"it cannot be read ({fault.reason})"
                     return told, (index, self.stopped(row, record.offset, fault.event_id, problem))

@@ -9,7 +9,9 @@ from psycopg import Connection
 from domain.contracts import Contract
 from infrastructure.migrate import migrate
 from projections.rebuild import abandon, confirm, roll_back
+from projections.rebuilding import state
 from projections.rebuilding.errors import RebuildRefused
+from projections.rebuilding.session import session
 from projections.rebuilding.target import Target
 from tests.support.counting import MIGRATIONS
 from tests.support.inventory import connected, count
@@ -72,6 +74,15 @@ def test_workers_in_processes_of_their_own_apply_each_event_once_and_in_order_pe
     for key in before[0]:
         mine = [each.event_id for each in told(target) if each.key == key]
         assert [event_id for event_id in order if event_id in mine] == mine
+
+
+def test_what_each_worker_has_applied_is_counted(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY)
+    place(target.store_dsn, range(20))
+    with session(target) as work:
+        work.begin(2)
+        work.fill(NEVER, lambda *_: None)
+        assert state.progress(work.connection, target.name).applied == len(told(target))
 
 
 def test_no_effect_is_asked_for_by_a_rebuild_and_none_is_lost(target: Target, live: Connection) -> None:
