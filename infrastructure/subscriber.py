@@ -141,15 +141,20 @@ class Subscriber:
         """What there is: at most `most` records, none when there were none for `wait` seconds.
 
         Each one is unfinished until `finish`. Records that were rewound come first. A topic that is
-        missing, or a broker that is away, means no records. Raises SubscriberFailed.
+        missing, or a broker that is away, means no records. As many more as have arrived are taken over beforehand,
+        see `coming`. Raises SubscriberFailed.
         """
         self._let_go()
-        if not self._waiting:
-            self._fetch(most, wait)
+        if (room := 2 * most - len(self._waiting)) > 0:
+            self._fetch(room, 0.0 if self._waiting else wait)
         records, self._waiting = self._waiting[:most], self._waiting[most:]
         if not records:
             self._committer.send_again(self._consumer)
         return records
+
+    def coming(self, most: int) -> list[Record]:
+        """What the next poll would bring, of what is here: it may be something else by then."""
+        return self._waiting[:most]
 
     def finish(self, records: Iterable[Record]) -> None:
         """They are done with. Those of a partition that was taken away meanwhile are no longer ours to finish."""

@@ -42,21 +42,22 @@ def apply_batch(
     before_each: Callable[[Readable], None] = lambda _each: None,
     limits: Limits = _USUAL_LIMITS,
     after_all: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """Applies the batch in order, in one transaction of its own. After an error nothing of it has happened.
 
     Events of a key of which something is parked, or is parked now, are parked behind that. `before_each`
     is called with each event before it is handled, or once, with the first, before a BatchProjection handles
     them all. What it raises ends the batch, as does what a handler or the database raises. `after_all` is called when
-    all are handled; what is raised after that may be about any of them. An event that its handler refuses, or that the
-    inbox is too young for, is parked, and nothing else is kept of it: the transaction is rolled back and done again
-    without that event.
+    all are handled; what is raised after that may be about any of them. `meanwhile` is called while PostgreSQL claims
+    the ids, and must not raise. An event that its handler refuses, or that the inbox is too young for, is parked, and
+    nothing else is kept of it: the transaction is rolled back and done again without that event.
 
     Raises OtherVersion when the tables belong to other code.
     """
     while True:
         with connection.transaction():
-            outcome, refused = _apply(batch, projection, connection, before_each, limits, after_all)
+            outcome, refused = _apply(batch, projection, connection, before_each, limits, after_all, meanwhile)
             if refused:
                 raise psycopg.Rollback
         if not refused:
@@ -71,12 +72,13 @@ def _apply(
     before_each: Callable[[Readable], None],
     limits: Limits,
     after_all: Callable[[], None],
+    meanwhile: Callable[[], None] | None,
 ) -> tuple[Outcome, dict[int, Parked]]:
     """The outcome, or which of the events the projection refused. Locks are taken in this order: the version, the keys
     of what is in quarantine, the claims, what the projection locks, the places in the quarantine."""
     versions.hold(tx, projection.consumer_name, projection.version)
     sorted_out = sort_out(batch, projection.consumer_name, tx, limits)
-    ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx)
+    ours, too_old = _claim(sorted_out.apply, projection.consumer_name, tx, meanwhile)
     if too_old:
         return Outcome(0, 0, []), {id(each): each.parked(Category.TOO_OLD, TOO_OLD) for each in too_old}
     coming = iter(ours)
@@ -97,11 +99,13 @@ def _first_of_each_key(ours: Sequence[Readable], answers: Mapping[str, Quarantin
     return {id(each): each.parked(Category.REFUSED, answers[each.contract.event_id].reason) for each in firsts.values()}
 
 
-def _claim(readable: list[Readable], consumer_name: str, tx: Connection) -> tuple[list[Readable], list[Readable]]:
+def _claim(
+    readable: list[Readable], consumer_name: str, tx: Connection, meanwhile: Callable[[], None] | None
+) -> tuple[list[Readable], list[Readable]]:
     """Those to be applied, of an event that came twice the first; and those of which the inbox cannot tell."""
     if not readable:
         return [], []
-    new, too_old = claim_or_tell(tx, consumer_name, (each.contract.event_id for each in readable))
+    new, too_old = claim_or_tell(tx, consumer_name, (each.contract.event_id for each in readable), meanwhile)
     ours = []
     for each in readable:
         if each.contract.event_id in new:

@@ -1,6 +1,6 @@
 """The inbox: of all the times an event is delivered, exactly one is claimed, together with its effect."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,17 +44,25 @@ class Claims(NamedTuple):
     too_old: set[str]
 
 
-def claim_or_tell(tx: Connection, consumer_name: str, event_ids: Iterable[str]) -> Claims:
+def claim_or_tell(
+    tx: Connection, consumer_name: str, event_ids: Iterable[str], meanwhile: Callable[[], None] | None = None
+) -> Claims:
     """Claims, with this transaction, the ids that this consumer never processed before.
 
     An id that another transaction is claiming at this moment is waited for: it is ours when that one
     rolls back, and not ours when it commits. Claims become facts when `tx` commits, and not before.
     Needs READ COMMITTED. An id that occurs twice is claimed once. An id of ours below the consumer's horizon
     is never claimed: it may have been processed, and the proof was pruned.
+    `meanwhile` is called while PostgreSQL works on it, and must not raise.
     """
-    rows = tx.execute(
-        CLAIM, {"consumer": consumer_name, "event_ids": list(event_ids), "our_shape": OUR_SHAPE}
-    ).fetchall()
+    named = {"consumer": consumer_name, "event_ids": list(event_ids), "our_shape": OUR_SHAPE}
+    if meanwhile is None:
+        rows = tx.execute(CLAIM, named).fetchall()
+    else:
+        with tx.pipeline():  # PostgreSQL begins when it is sent; the end of the block waits for the answer
+            claimed = tx.execute(CLAIM, named)
+            meanwhile()
+        rows = claimed.fetchall()
     too_old = {event_id for event_id, is_too_old in rows if is_too_old}
     return Claims({event_id for event_id, _ in rows} - too_old, too_old)
 

@@ -24,6 +24,7 @@ from projections.decoding import Decoded, Decoder, Faulty, Ignored
 from projections.faults import StopAsked, TooSlow, is_no_event_at_fault
 from projections.quarantine import Parked
 from projections.quarantine_gauge import QuarantineGauge
+from projections.reading import Reader
 from projections.settling import LONGEST_BATCH, Settler
 from projections.versions import OtherVersion
 
@@ -51,7 +52,7 @@ class Runner:
         """longest_batch: seconds after which a batch is given up, to be done in smaller parts."""
         self._projection, self._settings, self._longest_batch = projection, settings, longest_batch
         self._name = projection.consumer_name
-        self._decoder = Decoder(projection.contracts)
+        self._reader = Reader(Decoder(projection.contracts))
         self._dsn, self._database = dsn, Database(dsn, f"counterfoil project {self._name}")
         self._applied: HintSender | None = None
         self._limits = Limits(settings.quarantine_per_key, settings.quarantine_total)
@@ -136,12 +137,16 @@ class Runner:
     def _settler(self, subscriber: Subscriber, stop: Event) -> Settler:
         attempts = self._settings.handler_attempts
         longest, limits = self._longest_batch, self._limits
-        return Settler(self._projection, self._database, subscriber, stop, attempts, longest, limits)
+
+        def meanwhile() -> None:
+            self._reader.read_ahead(subscriber.coming(self._batch_size))
+
+        return Settler(self._projection, self._database, subscriber, stop, attempts, longest, limits, meanwhile)
 
     def _read(self, records: list[Record], subscriber: Subscriber) -> Iterator[Readable | Parked]:
         """What is there to apply or to park. What the projection does not handle is finished with that."""
         for record in records:
-            match self._decoder.decode(record):
+            match self._reader.read(record):
                 case Decoded(contract):
                     yield Readable(record, contract)
                 case Faulty() as fault:

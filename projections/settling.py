@@ -1,7 +1,7 @@
 """Settles a batch by whatever it takes: apply it, split it, try an event again, put it in quarantine."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
@@ -40,6 +40,8 @@ class Settler:
     attempts: int
     longest: float = LONGEST_BATCH
     limits: Limits = field(default_factory=Limits)
+    meanwhile: Callable[[], None] | None = None
+    """Called while PostgreSQL claims the ids of a batch; must not raise."""
     waiting: set[tuple[str, int]] = field(default_factory=set)
     """Topic and number of the partitions for whose next record the quarantine has no room, or whose next event its
     handler cannot apply yet."""
@@ -102,7 +104,9 @@ class Settler:
         self._end_if_asked()
         try:
             connection = self.database.connection()
-            outcome = apply_batch(batch, self.projection, connection, before_each, self.limits, after_all)
+            outcome = apply_batch(
+                batch, self.projection, connection, before_each, self.limits, after_all, self.meanwhile
+            )
         except Exception as error:
             if is_no_event_at_fault(error) and not isinstance(error, HandlerWaits):
                 raise

@@ -8,12 +8,12 @@ from threading import Event
 
 import pytest
 from psycopg import Connection
-from psycopg.errors import UniqueViolation
+from psycopg.errors import LockNotAvailable, UniqueViolation
 
 from domain.contracts import Contract
 from projections.base import Quarantine
 from projections.batch import Outcome
-from projections.inbox import claim
+from projections.inbox import Claims, claim, claim_or_tell
 from tests.support.inventory import apply, connected, count
 from tests.support.messages import placed
 from tests.support.tally import CREATE, Tally, tally
@@ -142,6 +142,29 @@ def test_a_claim_is_gone_with_its_transaction(one: Connection) -> None:
         raise ZeroDivisionError
     assert claim(one, "tally", ["evt_1"]) == {"evt_1"}
     assert claim(one, "tally", ["evt_1"]) == set()
+
+
+def test_ids_are_being_claimed_while_something_else_is_done(one: Connection, two: Connection) -> None:
+    """The claim waits for another one of the same id, and that ends because of what is done meanwhile."""
+    with connected(one.info.dsn + f" password={one.info.password}") as watcher, two.transaction():
+        one.execute("BEGIN")
+        claim(one, "tally", ["evt_1"])
+
+        def meanwhile() -> None:
+            eventually(lambda: is_waiting_for_a_lock(watcher, two.info.backend_pid))
+            one.execute("COMMIT")
+
+        assert claim_or_tell(two, "tally", ["evt_1", "evt_2"], meanwhile) == Claims({"evt_2"}, set())
+
+
+def test_a_claim_that_fails_while_something_else_is_done_raises_its_own_error(one: Connection, two: Connection) -> None:
+    done: list[str] = []
+    with one.transaction(), pytest.raises(LockNotAvailable), two.transaction():
+        claim(one, "tally", ["evt_1"])
+        two.execute("SET LOCAL lock_timeout = '10ms'")
+        claim_or_tell(two, "tally", ["evt_1"], lambda: done.append("meanwhile"))
+    assert done == ["meanwhile"]
+    assert claim(two, "tally", ["evt_2"]) == {"evt_2"}
 
 
 def test_events_of_a_batch_are_handled_in_their_order(one: Connection) -> None:

@@ -8,8 +8,10 @@ from threading import Event
 import pytest
 from psycopg import Connection
 from psycopg.errors import DeadlockDetected
+from pydantic import field_validator
 
 from domain.contracts import Contract
+from domain.orders.public_contracts import OrderPlaced
 from infrastructure import metrics
 from projections.base import Answer, BatchProjection, NotYet, Quarantine
 from projections.inventory.projection import Inventory
@@ -309,6 +311,35 @@ def test_after_a_batch_that_is_handled_as_a_whole_and_took_too_long_the_next_is_
     too_many = [(size, after) for size, after in pairwise(slow.sizes) if size > 10]
     assert too_many, "it was not put to the test"
     assert all(after <= size // 2 for size, after in too_many)
+
+
+def test_what_is_coming_is_read_before_the_handler_of_what_came_is_called(
+    kafka: Kafka, topics: MakeTopic, inventory_dsn: str, database: Connection, name: str
+) -> None:
+    """While PostgreSQL claims the ids; and each event is read once."""
+    topic, seen = topics("orders"), list[str]()
+
+    class Noted(OrderPlaced):
+        """Notes when it is read."""
+
+        @field_validator("order_id")
+        @classmethod
+        def _note(cls, order_id: str) -> str:
+            seen.append(order_id)
+            return order_id
+
+    class Noting(Tally):
+        contracts = (Noted,)
+
+    def note(contract: Contract, tx: Connection) -> None:
+        seen.append("handled")
+
+    Sender(kafka.bootstrap).contracts(topic, *(placed(f"ord_{n}") for n in range(20)))
+    with projecting(Noting(name, (topic,), note), inventory_dsn, kafka.bootstrap, consume_batch_size=1):
+        eventually(lambda: committed(kafka.bootstrap, name, topic) == 20, within=20)
+    assert [each for each in seen if each != "handled"] == [f"ord_{n}" for n in range(20)]
+    read_ahead = [each for before, each in pairwise(seen) if "handled" not in (before, each)]
+    assert read_ahead, "not one was there early enough, or none was read then"
 
 
 def test_a_second_consumer_that_comes_in_the_middle_of_a_handler_changes_nothing(

@@ -265,3 +265,55 @@ def test_what_comes_to_a_paused_member_is_paused(pair: Pair) -> None:
     client.script.append(client.assign)
     polled(subscriber)
     assert client.paused == {0}
+
+
+def test_a_poll_brings_what_was_coming(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5, 6, 7)])
+    assert [record.offset for record in subscriber.poll(2, 0.0)] == [3, 4]
+    for expected in ([5, 6], [7], []):
+        coming = subscriber.coming(2)
+        assert [record.offset for record in coming] == expected
+        assert all(now is then for now, then in zip(subscriber.poll(2, 0.0), coming, strict=True))
+
+
+def test_no_more_than_what_is_coming_next_is_taken_from_the_client(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(*range(3, 13))])
+    subscriber.poll(2, 0.0)
+    assert [record.offset for record in subscriber.coming(100)] == [5, 6]
+
+
+def test_what_was_coming_of_a_partition_that_is_taken_away_does_not_come(pair: Pair) -> None:
+    """The client is asked at each poll, also while records are there."""
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5, 6)])
+    subscriber.finish(subscriber.poll(2, 0.0))
+    client.script.append(client.revoke)
+    assert subscriber.poll(2, 0.0) == []
+    assert (subscriber.coming(2), client.commits) == ([], [5])
+
+
+def test_what_is_coming_is_not_finished_and_its_offset_is_not_committed(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5, 6)])
+    records = subscriber.poll(2, 0.0)
+    subscriber.finish(records)
+    subscriber.commit(wait=0.0)
+    assert client.commits == [5]
+
+
+def test_after_a_rewind_what_failed_comes_before_what_was_coming(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5, 6)])
+    subscriber.poll(2, 0.0)
+    subscriber.rewind()
+    assert [record.offset for record in subscriber.poll(4, 0.0)] == [3, 4, 5, 6]
+
+
+def test_of_a_partition_that_is_held_nothing_is_coming(pair: Pair) -> None:
+    subscriber, client = pair
+    client.script.extend([client.assign, *brought(3, 4, 5, 6)])
+    subscriber.poll(2, 0.0)
+    subscriber.hold([(TOPIC, 0)], 60.0)
+    assert (subscriber.coming(2), subscriber.poll(2, 0.0)) == ([], [])
