@@ -11,7 +11,7 @@ from projections.rebuilding.errors import RebuildStopped
 
 PAGE = 5_000
 PAGE_BYTES = 16 * 2**20
-"""What a worker holds in memory is bounded by these two, however long the history is."""
+"""What a worker holds in memory is bounded by twice these two, however long the history is."""
 
 CLOSE = 200
 """Events: when a page had no more than these, the other tables have caught up with the store."""

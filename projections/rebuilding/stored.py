@@ -78,15 +78,12 @@ class StoreSource:
         return []
 
     def page(self, positions: Mapping[int, int], place: Place) -> Page:
-        position = positions[place.worker]
-        events = self._reader.read(position, PAGE, PAGE_BYTES).events
-        mapped, stopped = self._told([event for event in events if place.is_mine(event)])
+        start = positions[place.worker]
+        mine, position, last = self._own(start, place)
+        mapped, stopped = self._told(mine)
         told = [Told(place.worker, each.event.position, each.placed) for each in mapped]
-        if stopped:
-            position = stopped.position - 1
-        elif events:
-            position = events[-1].position
-        return Page(told, {place.worker: position}, not events, len(events) <= CLOSE, stopped)
+        reached = stopped.position - 1 if stopped else position
+        return Page(told, {place.worker: reached}, position == start, last <= CLOSE, stopped)
 
     def rest(self, positions: Sequence[int]) -> Rest:
         told, reached, workers = self.visible(min(positions)), max(positions), len(positions)
@@ -116,6 +113,23 @@ class StoreSource:
             raise stopped
         return told
 
+    def _own(self, position: int, place: Place) -> tuple[list[RecordedEvent], int, int]:
+        """About a page of this worker's own events, so that sharing the work makes no more transactions of it; up to
+        which position that is, and how many events of anybody the last look there found.
+
+        It looks no more often than its share should need: where it has less, its place moves all the same.
+        """
+        mine: list[RecordedEvent] = []
+        found = 0
+        for _ in range(place.workers):
+            events = self._reader.read(position, PAGE, PAGE_BYTES).events
+            found = len(events)
+            mine += [event for event in events if place.is_mine(event)]
+            position = events[-1].position if events else position
+            if found < PAGE or _fill_a_page(mine):
+                break
+        return mine, position, found
+
     def _told(self, events: Sequence[RecordedEvent]) -> tuple[list[Visible], RebuildStopped | None]:
         """All but those left out, or those before the first that cannot be mapped, and why that cannot."""
         told: list[Visible] = []
@@ -127,6 +141,10 @@ class StoreSource:
                 return told, RebuildStopped(self._name, event.position, None, mapped.unmappable.problem)
             told.append(Visible(event, mapped.contracts))
         return told, None
+
+
+def _fill_a_page(events: Sequence[RecordedEvent]) -> bool:
+    return len(events) >= PAGE or sum(len(event.state) for event in events) >= PAGE_BYTES
 
 
 def placed(told: Sequence[Visible]) -> list[Placed]:
