@@ -1,27 +1,17 @@
 """Value types that commands, events and contracts share. Each refuses what JSON, PostgreSQL or Kafka would bend."""
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, GetCoreSchemaHandler, StringConstraints
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, TzInfo, core_schema
 
 from domain.money import MINOR_UNITS
 
 LARGEST_INTEGER = 2**53 - 1
 """The largest whole number that every JSON reader keeps exact (RFC 8259, section 6)."""
-
-
-_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
-
-
-def _only_rfc3339(value: object) -> object:
-    """A number, or a text of digits, would be taken for a Unix time."""
-    if isinstance(value, datetime) or (isinstance(value, str) and _RFC3339.fullmatch(value)):
-        return value
-    raise ValueError("a time must be RFC 3339 text with a zone")
 
 
 _READ_AS_UTC = TzInfo(0)
@@ -35,6 +25,30 @@ def _in_utc(time: datetime) -> datetime:
         return time.astimezone(UTC)
     except OverflowError:
         raise ValueError("a time must lie in the years 1 to 9999 of UTC") from None
+
+
+_RFC3339 = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})$"
+
+
+class _Moment:
+    """A datetime, or RFC 3339 text: a number, or a text of digits, would be taken for a Unix time.
+
+    Texts are looked at without a call into Python, which would take as long as all the rest of reading a time.
+    """
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        text = core_schema.str_schema(pattern=_RFC3339, strict=True)
+        text_or_time = core_schema.union_schema([core_schema.datetime_schema(strict=True), text], mode="left_to_right")
+        written = core_schema.custom_error_schema(
+            core_schema.json_or_python_schema(text, text_or_time),
+            "value_error",
+            custom_error_context={"error": "a time must be RFC 3339 text with a zone"},
+        )
+        read = core_schema.datetime_schema(tz_constraint="aware", strict=False)
+        return core_schema.chain_schema([written, core_schema.no_info_after_validator_function(_in_utc, read)])
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(core_schema.datetime_schema())
 
 
 class _OneOf:
@@ -66,10 +80,5 @@ MinorUnits = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
 
 Quantity = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
-UtcTime = Annotated[
-    AwareDatetime,
-    Field(strict=False),
-    BeforeValidator(_only_rfc3339),
-    AfterValidator(_in_utc),
-]
+UtcTime = Annotated[datetime, _Moment()]
 """A moment with a zone, kept in UTC, written as RFC 3339."""

@@ -46,3 +46,18 @@ def test_a_name_that_occurs_twice_is_found(text: str) -> None:
 def test_an_ordinary_message_needs_no_more_than_the_quick_look() -> None:
     value = b'{"eventId":"evt_1","occurredAt":"2026-09-29T10:30:00Z","lines":[{"sku":"a","quantity":1},{"sku":"b"}]}'
     assert has_each_name_once(value, from_json(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'{"a":' + b"[" * 199 + b"]" * 199 + b"}", b'{"a":%s}' % (b"9" * 4300), b'{"a":-%s}' % (b"9" * 4300)],
+    ids=["deep", "long", "long and negative"],
+)
+def test_the_quick_look_takes_the_deepest_and_longest_that_the_parser_takes(value: bytes) -> None:
+    assert has_each_name_once(value, from_json(value))
+
+
+def test_who_writes_spaces_is_read_a_second_time() -> None:
+    value = b'{"a": 1, "b": 2}'
+    assert not has_each_name_once(value, from_json(value))
+    assert repeated_names(value) == 0
