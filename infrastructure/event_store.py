@@ -24,7 +24,7 @@ from infrastructure.append import Appender
 from infrastructure.backoff import Backoff
 from infrastructure.event_reader import RecordedEvent
 from infrastructure.group_append import LONGEST_LOCK_WAIT, GroupAppender
-from infrastructure.hints import HintSender
+from infrastructure.hints import SLOWING, HintSender
 from infrastructure.pool import Pool
 from infrastructure.postgres import Connection, StoreUnavailable, Timeouts, connect, is_transient
 from infrastructure.settings import SettingsError
@@ -81,7 +81,7 @@ class PostgresRecorder(ApplicationRecorder):
         self._stop = Event()
         self._pool = Pool(self._connect, connections)
         self._appender = GroupAppender(Appender(self._pool, patience, self._stop), partial(self._connect, _IN_GROUPS))
-        self._hints = HintSender(dsn)
+        self._hints = HintSender(dsn, pace=SLOWING)
         self._reader = SharedReader(self._connect)
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> list[int]:

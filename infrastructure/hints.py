@@ -6,6 +6,7 @@ of the whole server at commit. Hints may be lost, late or in vain. Nothing but s
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Condition, Event
 from time import monotonic
 from typing import LiteralString
@@ -20,8 +21,28 @@ NOTIFY_PROJECTED = "NOTIFY counterfoil_projected"
 LISTEN_PROJECTED = "LISTEN counterfoil_projected"
 HEARTBEAT = "SELECT 1"
 
-LEAST_INTERVAL = 0.005
-"""Seconds between two hints of a process: more would only wake the same readers again."""
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a sender rests after a hint: `each` seconds for everything that it told of, at most `longest`.
+
+    What comes less often than that is told of at once. A NOTIFY is a transaction of its own, and takes a lock of
+    the whole server: what comes more often is told of together, by ever fewer hints.
+    """
+
+    each: float
+    longest: float
+
+    def rest_after(self, told: int) -> float:
+        return min(told * self.each, self.longest)
+
+
+STEADY = Pace(each=0.005, longest=0.005)
+"""For those who are woken by hints alone. More hints would only wake the same readers again."""
+
+SLOWING = Pace(each=0.02, longest=0.1)
+"""For readers that read on by themselves: who has just found something looks again after `each`
+(`relay_poll_busy`), so only one that rests for longer needs to be woken."""
 
 SILENCE = 2.0
 """Seconds without a hint after which a listener asks whether its connection still lives."""
@@ -34,12 +55,14 @@ class HintSender:
     """Sends hints from one background thread, which the first hint starts.
 
     `hint()` never waits for the database and never fails. While the database is away hints are not queued:
-    one is sent when it is back. A forked child gets a thread and a connection of its own.
+    one is sent when it is back. While it rests they are not lost: one is sent afterwards, for all of them.
+    A forked child gets a thread and a connection of its own.
     """
 
-    def __init__(self, dsn: str, notify: LiteralString = NOTIFY) -> None:
-        self._dsn, self._notify = dsn, notify
+    def __init__(self, dsn: str, notify: LiteralString = NOTIFY, pace: Pace = STEADY) -> None:
+        self._dsn, self._notify, self._pace = dsn, notify, pace
         self._closed = False
+        self._rest_over: Event
         self._changed: Condition
         self._loop: Loop | None
         self._asked: int
@@ -61,6 +84,7 @@ class HintSender:
     def close(self, within: float = 1.0) -> None:
         """Sends what is pending, so that a short-lived process is heard, but takes no longer than `within` seconds."""
         deadline = monotonic() + within
+        self._rest_over.set()
         with self._changed:
             self._closed = True
             if self._loop is None or not self._loop.alive:
@@ -76,12 +100,12 @@ class HintSender:
         with connect(self._dsn, application_name="counterfoil hints", timeouts=_TIMEOUTS) as connection:
             while not stop.is_set():
                 asked = self._wait_for_something_to_send(stop)
-                if asked > self._sent:
+                if told := asked - self._sent:
                     connection.execute(self._notify)
                     with self._changed:
                         self._sent = asked
                         self._changed.notify_all()
-                    stop.wait(LEAST_INTERVAL)
+                    self._rest_over.wait(self._pace.rest_after(told))
 
     def _wait_for_something_to_send(self, stop: Event) -> int:
         with self._changed:
@@ -91,7 +115,7 @@ class HintSender:
             return self._asked
 
     def _start_afresh(self) -> None:
-        self._changed = Condition()
+        self._changed, self._rest_over = Condition(), Event()
         self._asked = self._sent = 0
         self._loop = None
 

@@ -18,8 +18,9 @@ from domain.orders.application import Orders
 from domain.orders.commands import LineItem, PlaceOrder
 from infrastructure import metrics
 from infrastructure.event_store import PostgresRecorder, store_env
-from infrastructure.hints import LISTEN, HintListener, HintSender
+from infrastructure.hints import LISTEN, SLOWING, STEADY, HintListener, HintSender, Pace
 from infrastructure.postgres import Connection
+from infrastructure.settings import Settings
 from tests.acceptance.test_command_line import in_environment
 from tests.support.stored_events import autocommit, event, proxied
 from tests.support.wait import eventually
@@ -45,6 +46,11 @@ def listening(dsn: str) -> Iterator[threading.Event]:
         yield heard
     finally:
         assert listener.stop()
+
+
+def most_in(seconds: float, pace: Pace) -> int:
+    """How many hints may be sent in this time. One more begins it, and one that `close` sends ends it."""
+    return int(seconds / pace.each) + 2
 
 
 @pytest.fixture
@@ -111,16 +117,60 @@ def test_a_hint_comes_after_the_commit_and_on_another_connection(store_dsn: str,
 
 
 def test_many_hints_at_once_become_few(store_dsn: str, ear: Connection) -> None:
-    sender = HintSender(store_dsn)
-    until, asked = time.monotonic() + 0.5, 0
-    while time.monotonic() < until:
+    sender, began = HintSender(store_dsn), time.monotonic()
+    for _ in range(1_000):
         sender.hint()
-        asked += 1
         time.sleep(0.0002)  # lets the sending thread run
     sender.close()
-    heard = len(list(ear.notifies(timeout=0.5)))
-    assert asked > 300
-    assert 1 <= heard <= 110, "one in 5 ms at most"
+    most = most_in(time.monotonic() - began, STEADY)
+    assert 1 <= len(list(ear.notifies(timeout=0.5))) <= most
+
+
+def test_appends_that_follow_each_other_closely_are_told_of_together(store_dsn: str, ear: Connection) -> None:
+    recorder, began = PostgresRecorder(store_dsn, 2, patience=5), time.monotonic()
+    for number in range(300):
+        recorder.insert_events([event(f"a{number}")])
+    recorder.close()
+    most = most_in(time.monotonic() - began, SLOWING)
+    assert 1 <= len(list(ear.notifies(timeout=0.5))) <= most
+
+
+def test_what_comes_while_a_sender_rests_is_told_of_afterwards_by_one_hint(store_dsn: str, ear: Connection) -> None:
+    of_each: list[int] = []
+    over = threading.Event()
+
+    class UntilItIsOver(Pace):
+        def rest_after(self, told: int) -> float:
+            of_each.append(told)
+            over.wait(30)
+            return 0.0
+
+    sender = HintSender(store_dsn, pace=UntilItIsOver(0, 0))
+    sender.hint()
+    eventually(lambda: of_each == [1])
+    for _ in range(5):
+        sender.hint()
+    over.set()
+    eventually(lambda: of_each == [1, 5])
+    sender.close()
+    assert len(list(ear.notifies(timeout=0.5))) == 2
+
+
+def test_closing_does_not_wait_for_a_rest_to_end(store_dsn: str, ear: Connection) -> None:
+    sender = HintSender(store_dsn, pace=Pace(each=300, longest=300))
+    sender.hint()
+    assert len(list(ear.notifies(timeout=5, stop_after=1))) == 1
+    sender.hint()
+    sender.close(within=10)
+    assert len(list(ear.notifies(timeout=1, stop_after=1))) == 1
+
+
+def test_the_rest_after_a_hint_grows_with_what_it_told_of() -> None:
+    assert [SLOWING.rest_after(told) for told in (1, 2, 4, 1_000)] == [0.02, 0.04, 0.08, 0.1]
+
+
+def test_a_lone_append_is_followed_by_no_longer_rest_than_a_reader_takes_by_itself() -> None:
+    assert SLOWING.rest_after(1) <= Settings(_env_file=None).relay_poll_busy
 
 
 def test_a_short_lived_process_is_heard(store_dsn: str, ear: Connection) -> None:
