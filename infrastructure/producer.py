@@ -42,7 +42,7 @@ def producer_config(settings: Settings) -> dict[str, Any]:
         "batch.size": 262_144,  # what is larger is alone in its batch
         "compression.type": "lz4",
         "log_level": 0,
-        "linger.ms": 5,  # only while messages are handed over: waiting for the reports sends at once
+        "linger.ms": 10,  # while a batch is handed over and the next prepared: waiting for the reports sends at once
     }
 
 
