@@ -38,7 +38,11 @@ class _Moment:
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
         text = core_schema.str_schema(pattern=_RFC3339, strict=True)
-        text_or_time = core_schema.union_schema([core_schema.datetime_schema(strict=True), text], mode="left_to_right")
+        # By class, so that a caller's `strict=False` does not let in what would be taken for a Unix time.
+        time, given_text = map(core_schema.is_instance_schema, (datetime, str))
+        text_or_time = core_schema.union_schema(
+            [time, core_schema.chain_schema([given_text, text])], mode="left_to_right"
+        )
         written = core_schema.custom_error_schema(
             core_schema.json_or_python_schema(text, text_or_time),
             "value_error",

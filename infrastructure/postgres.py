@@ -1,5 +1,7 @@
 """One way to connect to PostgreSQL, and one table of the errors that pass by themselves."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
@@ -9,6 +11,7 @@ from psycopg import OperationalError
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import _WaitTimeout
+from psycopg.waiting import Wait
 
 from domain.errors import CounterfoilError
 from infrastructure.pooler import behind_a_pooler
@@ -65,8 +68,26 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     longest_wait: float = 35.0
     made_at: float = 0.0
     """time.monotonic() when it was made."""
+    _meanwhile: Callable[[], None] | None = None
+
+    @contextmanager
+    def meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
+        """Within the block `work` is done, at most once: while PostgreSQL works on a statement that has been sent.
+
+        The statement has been sent to its end, so PostgreSQL's own timeouts hold as ever, however long `work` takes;
+        in a pipeline the end would be missing, and a client that stops there would keep its locks. `work` must not
+        raise, nor use this connection.
+        """
+        self._meanwhile = work
+        try:
+            yield
+        finally:
+            self._meanwhile = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        if self._meanwhile is not None:
+            work, self._meanwhile = self._meanwhile, None
+            gen = _working_meanwhile(gen, work)
         if timeout is not None:  # psycopg's own limits, such as notifies() has
             return super().wait(gen, interval, timeout)
         try:
@@ -74,6 +95,21 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         except _WaitTimeout:
             self.close()
             raise OperationalError(f"no reply within {self.longest_wait:g} s") from None
+
+
+def _working_meanwhile(gen: PQGen[RV], work: Callable[[], None]) -> PQGen[RV]:
+    """The same waits. The first one for nothing but an answer begins when all is sent: before it, the work is done."""
+    has_worked = False
+    try:
+        waits_for = next(gen)
+        while True:
+            if waits_for == Wait.R and not has_worked:
+                has_worked = True
+                work()
+            ready = yield waits_for
+            waits_for = gen.send(ready)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def connect(

@@ -104,10 +104,10 @@ class ShardThread:
 
     def _rest(self, step: Step, stop: Event) -> None:
         if step.published:
-            self._idle.moved()
             self._kafka_pause.reset()
         match step.outcome:
             case Outcome.MOVED:
+                self._idle.moved()  # also past what is of no concern: while much is stored, hints come seldom
                 self._held_pause.reset()
             case Outcome.IDLE:
                 self._idle.until_the_next(stop)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import psycopg
-from psycopg import Connection
 
+from infrastructure.postgres import Connection
 from infrastructure.record import Record
 from projections import versions
 from projections.applying import apply_contracts

@@ -2,8 +2,7 @@
 
 import logging
 
-from psycopg import Connection
-
+from infrastructure.postgres import Connection
 from projections.inbox import claim
 from projections.key_locks import lock_keys
 from projections.order_keeping import OF_CONTRACTS

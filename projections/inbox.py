@@ -1,12 +1,12 @@
 """The inbox: of all the times an event is delivered, exactly one is claimed, together with its effect."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from psycopg import Connection
-
 from infrastructure.migrate import Migrations
+from infrastructure.postgres import Connection
 
 MIGRATIONS = Migrations("inbox", Path(__file__).parent / "migrations")
 """The tables of the inbox and the quarantine, which every projection's database has."""
@@ -53,16 +53,11 @@ def claim_or_tell(
     rolls back, and not ours when it commits. Claims become facts when `tx` commits, and not before.
     Needs READ COMMITTED. An id that occurs twice is claimed once. An id of ours below the consumer's horizon
     is never claimed: it may have been processed, and the proof was pruned.
-    `meanwhile` is called while PostgreSQL works on it, and must not raise.
+    `meanwhile` is called while PostgreSQL works on it, as Connection.meanwhile says.
     """
     named = {"consumer": consumer_name, "event_ids": list(event_ids), "our_shape": OUR_SHAPE}
-    if meanwhile is None:
+    with tx.meanwhile(meanwhile) if meanwhile else nullcontext():
         rows = tx.execute(CLAIM, named).fetchall()
-    else:
-        with tx.pipeline():  # PostgreSQL begins when it is sent; the end of the block waits for the answer
-            claimed = tx.execute(CLAIM, named)
-            meanwhile()
-        rows = claimed.fetchall()
     too_old = {event_id for event_id, is_too_old in rows if is_too_old}
     return Claims({event_id for event_id, _ in rows} - too_old, too_old)
 

@@ -7,7 +7,7 @@ from infrastructure.record import Record
 from projections.decoding import Decoded, Decoder, Faulty, Ignored
 
 MOST_SECONDS = 0.05
-"""For reading ahead. For so long at most, a transaction that has its answer stays open for it."""
+"""For reading ahead. For so long, and one record more, a transaction that has its answer stays open for it."""
 
 
 class Reader:

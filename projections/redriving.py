@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import psycopg
-from psycopg import Connection
 
 from infrastructure.backoff import Backoff
 from infrastructure.logs import error_fields
-from infrastructure.postgres import cause_of
+from infrastructure.postgres import Connection, cause_of
 from projections import versions
 from projections.applying import apply_contracts
 from projections.base import Projection

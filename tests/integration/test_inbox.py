@@ -7,10 +7,11 @@ from functools import partial
 from threading import Event
 
 import pytest
-from psycopg import Connection
-from psycopg.errors import LockNotAvailable, UniqueViolation
+from psycopg import OperationalError
+from psycopg.errors import AdminShutdown, IdleInTransactionSessionTimeout, LockNotAvailable, UniqueViolation
 
 from domain.contracts import Contract
+from infrastructure.postgres import Connection
 from projections.base import Quarantine
 from projections.batch import Outcome
 from projections.inbox import Claims, claim, claim_or_tell
@@ -46,6 +47,10 @@ class Gate:
         if self._fails:
             raise RuntimeError("as the test wants it")
         return None
+
+
+def is_gone(connection: Connection, pid: int) -> bool:
+    return connection.execute("SELECT FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None
 
 
 def is_waiting_for_a_lock(connection: Connection, pid: int) -> bool:
@@ -155,6 +160,31 @@ def test_ids_are_being_claimed_while_something_else_is_done(one: Connection, two
             one.execute("COMMIT")
 
         assert claim_or_tell(two, "tally", ["evt_1", "evt_2"], meanwhile) == Claims({"evt_2"}, set())
+
+
+def test_a_client_that_stands_still_while_its_claim_is_done_loses_its_session_and_so_the_claim(
+    one: Connection, two: Connection
+) -> None:
+    """As every client that sleeps inside a transaction, so that another consumer need not wait for it for ever."""
+
+    def stand_still() -> None:
+        eventually(lambda: is_gone(one, two.info.backend_pid))
+
+    two.execute("SET idle_in_transaction_session_timeout = '50ms'")
+    with pytest.raises((IdleInTransactionSessionTimeout, OperationalError)), two.transaction():
+        claim_or_tell(two, "tally", ["evt_1"], stand_still)
+        two.execute("SELECT 1")
+    assert claim(one, "tally", ["evt_1"]) == {"evt_1"}
+
+
+def test_a_claim_whose_session_is_ended_says_why(one: Connection, two: Connection) -> None:
+    def end_it() -> None:
+        eventually(lambda: is_waiting_for_a_lock(one, two.info.backend_pid))
+        one.execute("SELECT pg_terminate_backend(%s)", (two.info.backend_pid,))
+
+    with one.transaction(), pytest.raises(AdminShutdown), two.transaction():
+        claim(one, "tally", ["evt_1"])
+        claim_or_tell(two, "tally", ["evt_1"], end_it)
 
 
 def test_a_claim_that_fails_while_something_else_is_done_raises_its_own_error(one: Connection, two: Connection) -> None:
