@@ -94,14 +94,14 @@ def rollback(module: Module, patience: Patience = 60.0) -> None:
     stop = stop_on_signals()
     with _shown() as tell:
         swapped = rebuild.roll_back(_target(module), stop, patience, tell)
-    _say_swapped(module, swapped, swapped is None, "Back on the former tables", "returns to those of the rebuild")
+    _say_swapped(module, swapped, swapped is None, "Back on the tables that were live before", "swaps them again")
 
 
 @app.command()
 def confirm(module: Module) -> None:
     """Drop the tables that were live before the swap. After that there is no way back."""
     rebuild.confirm(_target(module))
-    typer.echo(f"The former tables of {module} are dropped.", err=True)
+    typer.echo(f"The tables of {module} that were live before the last swap are dropped.", err=True)
 
 
 @app.command()

@@ -49,4 +49,5 @@ def _what_to_do(connection: Connection, found: Rebuild, loaded: LoadedProjection
             f"`counterfoil rebuild abandon {module}` drops it"
         )
     back = f", `counterfoil rebuild rollback {module}` goes back" if found.returnable else "; there is no way back"
-    return f"not confirmed: `counterfoil rebuild confirm {module}` drops the former tables{back}"
+    drops = f"`counterfoil rebuild confirm {module}` drops the tables that were live before the last swap"
+    return f"not confirmed: {drops}{back}"

@@ -49,8 +49,11 @@ def test_rebuild_compare_swap_there_and_back_and_confirm(counterfoil: Run, store
     assert (open_end["projection"], open_end["state"]) == ("order_summary", "swapped")
     assert f"`counterfoil rebuild confirm {MODULE}`" in open_end["what_to_do"]
     assert open_end["since"].endswith("Z")
-    assert counterfoil("rebuild", "rollback", MODULE, "--patience", "5").returncode == 0
-    assert counterfoil("rebuild", "confirm", MODULE).returncode == 0
+    for _ in range(2):  # back, and forward again: what is said is true of both
+        again = counterfoil("rebuild", "rollback", MODULE, "--patience", "5")
+        assert (again.returncode, "Back on the tables that were live before" in again.stderr) == (0, True)
+    confirmed = counterfoil("rebuild", "confirm", MODULE)
+    assert (confirmed.returncode, "live before the last swap are dropped" in confirmed.stderr) == (0, True)
     assert json.loads(counterfoil("rebuild", "status", "--json").stdout) == []
     assert json.loads(counterfoil("status", "--json").stdout)["rebuilds"] == []
 

@@ -49,7 +49,7 @@ class Gate:
         return None
 
 
-def is_gone(connection: Connection, pid: int) -> bool:
+def has_no_session(connection: Connection, pid: int) -> bool:
     return connection.execute("SELECT FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None
 
 
@@ -168,7 +168,7 @@ def test_a_client_that_stands_still_while_its_claim_is_done_loses_its_session_an
     """As every client that sleeps inside a transaction, so that another consumer need not wait for it for ever."""
 
     def stand_still() -> None:
-        eventually(lambda: is_gone(one, two.info.backend_pid))
+        eventually(lambda: has_no_session(one, two.info.backend_pid))
 
     two.execute("SET idle_in_transaction_session_timeout = '50ms'")
     with pytest.raises((IdleInTransactionSessionTimeout, OperationalError)), two.transaction():

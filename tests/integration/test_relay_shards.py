@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from infrastructure import metrics
 from infrastructure.checkpoint import read_checkpoints
 from infrastructure.lease import Shard, acquire
 from infrastructure.outbox_relay import Relay
@@ -11,8 +12,8 @@ from infrastructure.postgres import connect
 from infrastructure.relay_shard import ShardThread
 from infrastructure.shards import shard_of
 from tests.support.parcels import Parcels, parcel_outbox, parcels_in
-from tests.support.relay_fleet import Topic, fleet, have_shards, owners, positions
-from tests.support.relays import NEVER, Recorder, steps
+from tests.support.relay_fleet import NoTopics, Topic, fleet, have_shards, owners, positions
+from tests.support.relays import ENDS_WITHIN, NEVER, Recorder, settings_for, steps
 from tests.support.stored_events import proxied
 from tests.support.wait import eventually
 
@@ -115,6 +116,29 @@ def test_events_of_other_shards_alone_move_the_checkpoint_only_now_and_then_and_
         assert positions(store_dsn, name)[0] == 1
         relay.release()
     assert positions(store_dsn, name) == [9, 0]
+
+
+def test_a_shard_soon_looks_again_also_when_it_found_nothing_but_events_of_other_shards(
+    store_dsn: str, parcels: Parcels, name: str
+) -> None:
+    """Its own may be the next one, and while much is stored hints are few."""
+    have_shards(store_dsn, name, 2)
+    parcels.move(next(key for key in KEYS if shard_of(key, 2) == 1))
+    polls = metrics.WAKE_UPS.labels("poll")._value
+    with connect(store_dsn, application_name="test") as connection:
+        acquired = acquire(connection, Shard(name, 0, 2), 60)
+    assert acquired is not None
+    relay = Relay(parcel_outbox("parcels", name), Recorder(), *acquired, batch_size=500)
+    settings = settings_for(store_dsn, "127.0.0.1:1", relay_poll_idle=300)
+    shard = ShardThread(relay, Recorder(), settings, NoTopics())  # type: ignore[arg-type]  # there is no Kafka
+    before = polls.get()
+    shard.start()
+    try:
+        eventually(lambda: polls.get() > before)
+    finally:
+        shard.let_go()
+        shard.join(ENDS_WITHIN)
+    assert not shard.alive
 
 
 def test_shards_that_do_not_end_are_waited_for_until_one_moment_and_not_twice_when_the_process_stops(

@@ -78,7 +78,7 @@ class _Sent:
         """Nothing is under way."""
 
 
-class _NoTopics:
+class NoTopics:
     def ensure(self, turn: Turn) -> None:
         """They are there."""
 
@@ -95,7 +95,7 @@ class Fleet:
 
     def start(self, name: str, dsn: str, **settings: object) -> RelayLoop:
         loop = RelayLoop(self._outbox, settings_for(dsn, "127.0.0.1:1", **settings), self._topic.publisher)
-        loop._topics = _NoTopics()  # type: ignore[assignment]  # there is no Kafka
+        loop._topics = NoTopics()  # type: ignore[assignment]  # there is no Kafka
         stop = Event()
         thread = Thread(target=loop.run, args=(stop,), name=name)
         thread.start()
